@@ -13,6 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bytes::Bytes;
 use caracal_model::is_zoned;
+use serde::{Deserialize, Serialize};
 
 pub use as_path::{AsPath, Segment, SegmentKind};
 pub use rare::RareList;
@@ -184,7 +185,9 @@ fn insert<T: Ord>(list: &mut Vec<T>, value: T) {
 }
 
 /// ORIGIN (RFC 4271 §5.1.1). The order is that of preference: lower wins (§9.1.2.2 b).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub enum Origin {
     /// 0: interior to the originating AS.
     #[default]

@@ -2,15 +2,15 @@
 //! the bird-style text is a view of it.
 
 mod diff;
+mod interfaces;
 mod leave;
 mod options;
 mod originations;
-mod router_id;
 mod station;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use caracal_model::{Family, IfName, Prefix, zoned};
@@ -20,14 +20,15 @@ pub(crate) use diff::compare_all_but_routes;
 #[cfg(feature = "speaker")]
 pub(crate) use diff::renamed;
 pub use diff::{ConfigChange, PeerChange, compare_configs};
+pub use interfaces::InterfacePattern;
 pub use options::{
-    AddPath, BfdOptions, BgpRole, Counted, LimitAction, LimitPassed, OwnNextHops, PathCount,
-    PrefixLimit, PrefixLimits,
+    AddPath, BfdOptions, BgpRole, Counted, LimitAction, LimitPassed, NextHopMode, NextHopModes,
+    OwnNextHops, PathCount, PrefixLimit, PrefixLimits,
 };
 pub use originations::Originations;
-pub use router_id::InterfacePattern;
 pub use station::Station;
 
+use crate::attrs::Origin;
 use crate::policy::Filter;
 use crate::types::{AnyCommunity, Asn, ClusterId, PeerName, RouterId};
 
@@ -108,11 +109,27 @@ pub struct Origination {
     pub local_pref: Option<u32>,
     /// MULTI_EXIT_DISC.
     pub med: Option<u32>,
+    /// ORIGIN.
+    #[serde(default)]
+    pub origin: Origin,
+    /// AS_PATH as it begins here, before our own AS comes in front of it.
+    #[serde(default)]
+    pub as_path: Vec<Asn>,
     /// Communities, sorted and unique.
     pub communities: Vec<AnyCommunity>,
     /// Where its packets go.
     #[serde(default)]
     pub way: StaticWay,
+}
+
+impl From<StaticWay> for Origination {
+    /// A route that leads this way, without attributes.
+    fn from(way: StaticWay) -> Self {
+        Self {
+            way,
+            ..Self::default()
+        }
+    }
 }
 
 /// Where packets of a route of ours go.
@@ -164,9 +181,10 @@ impl StaticWay {
 /// A gateway of a route of ours.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StaticGateway {
-    /// Address of the gateway.
+    /// Address of the gateway; unspecified: there is none, the destination itself is on the link.
     pub address: IpAddr,
-    /// The link that it is on; of a link-local address, and of no other.
+    /// The link that it is on, whatever subnets the link has. A link-local address has one, and so
+    /// has the unspecified one; `None`: it is in a subnet of its link.
     #[serde(default)]
     pub interface: Option<IfName>,
     /// Beside others: how much more than one share of the packets it gets.
@@ -175,22 +193,36 @@ pub struct StaticGateway {
 }
 
 impl StaticGateway {
-    /// The address, zoned.
+    /// The address, zoned. Where a link is named and the address is not link-local, any address on
+    /// the link stands for it.
     pub(crate) fn hop(&self) -> IpAddr {
+        const ANY: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
         match (self.address, &self.interface) {
-            (IpAddr::V6(address), Some(interface)) => zoned(address, interface).into(),
-            (address, _) => address,
+            (IpAddr::V6(address), Some(interface)) if address.is_unicast_link_local() => {
+                zoned(address, interface).into()
+            }
+            (_, Some(interface)) => zoned(ANY, interface).into(),
+            (address, None) => address,
+        }
+    }
+
+    /// True for an address that need not be in a subnet of the link that is named.
+    #[must_use]
+    pub const fn is_on_any_link(&self) -> bool {
+        match self.address {
+            IpAddr::V6(address) if address.is_unicast_link_local() => false,
+            _ => self.interface.is_some(),
         }
     }
 }
 
 impl fmt::Display for StaticGateway {
-    /// `10.0.0.1`, `fe80::1%eth0`.
+    /// `10.0.0.1`, `fe80::1%eth0`, `dev eth0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.address.fmt(f)?;
         match &self.interface {
-            Some(interface) => write!(f, "%{interface}"),
-            None => Ok(()),
+            Some(interface) if self.address.is_unspecified() => write!(f, "dev {interface}"),
+            Some(interface) => write!(f, "{}%{interface}", self.address),
+            None => self.address.fmt(f),
         }
     }
 }
@@ -244,7 +276,7 @@ pub struct PeerConfig {
     #[serde(default)]
     pub require_roles: bool,
     /// Rule for NEXT_HOP on export (RFC 4271 §5.1.3).
-    pub next_hop: NextHopMode,
+    pub next_hop: NextHopModes,
     /// Our own NEXT_HOP where that is not our end of the session.
     #[serde(default)]
     pub own_next_hops: OwnNextHops,
@@ -263,6 +295,9 @@ pub struct PeerConfig {
     pub export: Vec<String>,
     /// Number of times that our own AS may stand in a received path (default 0).
     pub allow_own_as: u8,
+    /// True: the external peer's AS has to be the first of each path that it sends (RFC 4271 §6.3).
+    #[serde(default)]
+    pub enforce_first_as: bool,
     /// Some: not one peer but all that connect from these addresses, each with these options.
     /// `address` is then the range's own and means nothing.
     pub range: Option<Prefix>,
@@ -329,7 +364,7 @@ impl PeerConfig {
             rs_client: false,
             role: None,
             require_roles: false,
-            next_hop: NextHopMode::Auto,
+            next_hop: NextHopModes::default(),
             own_next_hops: OwnNextHops::default(),
             graceful_restart: Some(GracefulRestart::default()),
             ttl: None,
@@ -338,6 +373,7 @@ impl PeerConfig {
             import: Vec::new(),
             export: Vec::new(),
             allow_own_as: 0,
+            enforce_first_as: false,
             range: None,
             dynamic_name: None,
             prefix_limits: PrefixLimits::default(),
@@ -352,20 +388,6 @@ impl PeerConfig {
             kind: String::new(),
         }
     }
-}
-
-/// NEXT_HOP on export (RFC 4271 §5.1.3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum NextHopMode {
-    /// Internal peers: kept, except for routes we originate. External peers: ourselves.
-    #[default]
-    Auto,
-    /// Always our own address.
-    #[serde(rename = "self")]
-    Own,
-    /// The next hop that the route came with.
-    Keep,
 }
 
 /// Graceful restart parameters (RFC 4724).

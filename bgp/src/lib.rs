@@ -100,9 +100,9 @@ pub use bmp::{
 };
 pub use config::{
     AddPath, BfdOptions, BgpRole, CALICO_LOCAL_PREF, ConfigChange, Counted, GracefulRestart,
-    InterfacePattern, LimitAction, LimitPassed, Listen, NextHopMode, Origination, Originations,
-    OwnNextHops, Password, PathCount, PeerChange, PeerConfig, PrefixLimit, PrefixLimits,
-    SpeakerConfig, StaticGateway, StaticWay, Station, compare_configs,
+    InterfacePattern, LimitAction, LimitPassed, Listen, NextHopMode, NextHopModes, Origination,
+    Originations, OwnNextHops, Password, PathCount, PeerChange, PeerConfig, PrefixLimit,
+    PrefixLimits, SpeakerConfig, StaticGateway, StaticWay, Station, compare_configs,
 };
 pub use fsm::{
     ConnectFailure, ConnectionEnds, ConnectionId, DownReason, FsmInput, FsmOutput, Negotiated,
@@ -127,7 +127,7 @@ pub use rib::{
     Outbound, PackingBucket, PathId, PathName, PathStatus, PeerCounts, PeerId, Progress,
     RemoteRestart, RemovalImpact, ResolvedNextHop, Rib, RibCounts, RibOptions, RouteChange,
     RouteInfo, RouteQuery, RouteRecord, RouteTable, Screened, SessionInfo, SessionOptions,
-    StartupTimes, Underlay, UnderlayRoute, Withheld, redistribute,
+    StartupTimes, Underlay, UnderlayRoute, Withheld, admitted,
 };
 pub use rtr::{RtrCache, RtrTime};
 #[cfg(feature = "speaker")]

@@ -10,6 +10,7 @@ mod text;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use caracal_model::{Family, Prefix};
@@ -243,6 +244,10 @@ pub(crate) struct RouteView<'a> {
     pub source: RouteSource,
     /// The interface through which the route leaves, when it is a kernel route.
     pub interface: Option<&'a str>,
+    /// `krt_prefsrc`: the address that packets are sent from, on the way into a table of the kernel.
+    pub preferred_source: Option<IpAddr>,
+    /// A filter has set MULTI_EXIT_DISC.
+    pub med_is_set: bool,
 }
 
 /// A verdict together with the term that gave it.
@@ -266,6 +271,13 @@ impl Filter {
             || conditions.any(|condition| matches!(condition, FilterCondition::Interface(_)))
     }
 
+    /// True when some step is about what only a table of the kernel has.
+    #[must_use]
+    pub fn is_for_the_kernel(&self) -> bool {
+        let program = self.program.as_ref();
+        program.is_some_and(|program| program.is_for_the_kernel())
+    }
+
     /// What the filter says of a route, and what it makes of it. `None`: it decides nothing.
     #[must_use]
     pub fn judge(
@@ -281,6 +293,8 @@ impl Filter {
             peer,
             source,
             interface: None,
+            preferred_source: None,
+            med_is_set: false,
         };
         let decided = self.run(&mut route);
         let verdict = decided.map(|decided| decided.verdict);
@@ -355,6 +369,7 @@ impl FilterCondition {
 impl FilterAction {
     /// Changes the route's attributes.
     fn apply(&self, route: &mut RouteView<'_>) {
+        route.med_is_set |= matches!(self, Self::SetMed(_));
         let attrs = route.attrs.to_mut();
         match self {
             Self::AddCommunity(community) => attrs.add_community(*community),

@@ -69,10 +69,12 @@ impl NextHop {
 
 impl From<&Gateway> for NextHop {
     fn from(gateway: &Gateway) -> Self {
+        // Without a gateway the destination itself is on the link.
+        let address = Some(gateway.address).filter(|address| !address.is_unspecified());
         Self {
-            gateway: Some(gateway.address),
+            gateway: address,
             link: gateway.interface.clone(),
-            onlink: true,
+            onlink: address.is_some(),
             extra_weight: gateway.extra_weight,
         }
     }

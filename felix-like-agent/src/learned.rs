@@ -20,6 +20,8 @@ pub struct Learned {
     pub internal: bool,
     /// Kept past the end of its session (RFC 4724). It is programmed like any other.
     pub stale: bool,
+    /// The address that this machine's packets are sent from, where the speaker's filter says one.
+    pub preferred_source: Option<IpAddr>,
 }
 
 impl Learned {
@@ -31,6 +33,7 @@ impl Learned {
             gateways: Arc::default(),
             internal: true,
             stale: false,
+            preferred_source: None,
         }
     }
 

@@ -114,7 +114,7 @@ impl TableSettings {
                 false => ForwardingTarget::Via(hops),
             },
             mtu: None,
-            source: None,
+            source: learned.preferred_source,
         })
     }
 }

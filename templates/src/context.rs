@@ -7,7 +7,7 @@ mod station;
 
 use std::collections::BTreeMap;
 
-use caracal_bgp::{Origination, SpeakerConfig, StaticGateway, StaticWay};
+use caracal_bgp::{Origin, Origination, SpeakerConfig, StaticGateway, StaticWay};
 use caracal_model::{Family, InsertEach, Prefix};
 use serde::Serialize;
 
@@ -265,6 +265,8 @@ pub struct Peer {
     pub restart_time: u64,
     /// How often our AS may occur; null for never.
     pub allow_own_as: Option<u8>,
+    /// The peer's AS has to be the first of each path.
+    pub enforce_first_as: bool,
     /// The password, when there is one and it may be shown.
     pub password: Option<String>,
     /// There is one, and it may not be shown.
@@ -310,8 +312,10 @@ pub struct Peer {
     pub limits: Vec<Limit>,
     /// The same in each of `families`, by family.
     pub family_limits: BTreeMap<&'static str, Vec<Limit>>,
-    /// `self`, `keep` or null.
+    /// `self`, `keep` or null, of the first of `families`.
     pub next_hop: Option<&'static str>,
+    /// The same in each of `families`, by family.
+    pub next_hops: BTreeMap<&'static str, Option<&'static str>>,
     /// The peer's AS is ours on this session.
     pub internal: bool,
     /// Symbols of filters on import.
@@ -432,6 +436,17 @@ fn route(destination: &Prefix, origination: &Origination) -> Route {
     if let Some(value) = origination.med {
         attributes.push(format!("bgp_med = {value};"));
     }
+    let origin = match origination.origin {
+        Origin::Igp => None,
+        Origin::Egp => Some("ORIGIN_EGP"),
+        Origin::Incomplete => Some("ORIGIN_INCOMPLETE"),
+    };
+    if let Some(origin) = origin {
+        attributes.push(format!("bgp_origin = {origin};"));
+    }
+    for asn in origination.as_path.iter().rev() {
+        attributes.push(format!("bgp_path.prepend({asn});"));
+    }
     for community in &origination.communities {
         let (list, value) = (community.bird_attribute(), community.bird_value());
         attributes.push(format!("{list}.add({value});"));
@@ -454,8 +469,19 @@ fn way(way: &StaticWay) -> String {
                     0 => String::new(),
                     extra => format!(" weight {}", u16::from(extra) + 1),
                 };
-                let link = link(gateway.interface.as_ref());
-                format!("via {}{link}{weight}", address(gateway.address))
+                match &gateway.interface {
+                    Some(interface) if gateway.address.is_unspecified() => {
+                        format!("via \"{interface}\"{weight}")
+                    }
+                    interface => {
+                        let link = link(interface.as_ref());
+                        let on_link = match gateway.is_on_any_link() {
+                            true => " onlink",
+                            false => "",
+                        };
+                        format!("via {}{link}{on_link}{weight}", address(gateway.address))
+                    }
+                }
             };
             let gateways: Vec<String> = gateways.iter().map(gateway).collect();
             gateways.join(" ")

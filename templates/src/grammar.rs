@@ -5,24 +5,29 @@
 //! and not where some alternative began. Parsing gives statements; the module `build` makes the
 //! configuration of them.
 
+mod bfd;
 mod build;
 mod community;
+mod constant;
 mod direct;
 mod dump;
 mod errors;
+mod fixed;
 mod kernel;
 mod language;
 mod lexer;
+mod neighbor;
 mod options;
 mod peer;
 mod peer_options;
-mod place;
 mod policy;
 mod route;
 mod router_id;
 mod rpki;
 mod station;
+mod way;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -36,6 +41,7 @@ use nom::{Err, Parser};
 
 use crate::error::{ParseError, ParseErrors};
 use crate::source::{Include, Source};
+use bfd::BfdLines;
 pub use direct::Direct;
 use direct::{DirectProtocol, direct};
 pub use dump::Dump;
@@ -267,7 +273,13 @@ fn statements<'a>(
 ) -> Result<Vec<Statement<'a>>, ParseFault<'a>> {
     let mut statements = Vec::new();
     let mut rest = text;
-    while !skip(rest).is_empty() {
+    loop {
+        while let Ok((after, _)) = token(";")(rest) {
+            rest = after;
+        }
+        if skip(rest).is_empty() {
+            return Ok(statements);
+        }
         match statement(scope, rest) {
             Ok((after, statement)) => {
                 statements.push(statement);
@@ -279,7 +291,6 @@ fn statements<'a>(
             }
         }
     }
-    Ok(statements)
 }
 
 /// One statement at the top of the file.
@@ -291,9 +302,11 @@ enum Statement<'a> {
     Define(Located<'a, &'a str>, Value),
     Function(Function<'a>),
     Routes(StaticRoutes<'a>),
-    Template(PeerStatement<'a>),
+    Template(Located<'a, &'a str>, PeerStatement<'a>),
     Peer(PeerStatement<'a>),
     Station(StationStatement<'a>),
+    /// What holds for peers with BFD.
+    Bfd(BfdLines),
     /// For a speaker that writes no routes, what it says does not matter.
     Kernel(Located<'a, Result<KernelStatement<'a>, ParseFault<'a>>>),
     /// The same, of subnets of interfaces.
@@ -309,13 +322,13 @@ enum Statement<'a> {
 /// A peer or a template of peers.
 #[derive(Debug)]
 struct PeerStatement<'a> {
-    symbol: Located<'a, &'a str>,
+    symbol: Located<'a, Cow<'a, str>>,
     template: Option<Located<'a, &'a str>>,
     options: Vec<Located<'a, PeerOption<'a>>>,
 }
 
 fn statement<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
-    const WORDS: [&str; 15] = [
+    const WORDS: [&str; 18] = [
         "router",
         "define",
         "log",
@@ -331,11 +344,14 @@ fn statement<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
         "timeformat",
         "debug",
         "watchdog",
+        "mrtdump",
+        "hostname",
+        "graceful",
     ];
     let at = skip(s);
     let (rest, word) = one_of_words(&WORDS, s)?;
     match word {
-        "router" => router_id::router_id(rest),
+        "router" => router_id::router_id(scope, rest),
         "define" => {
             let (rest, name) = terminated(symbol, token("=")).parse(rest)?;
             let (rest, value) = language::computed(scope, rest)?;
@@ -356,8 +372,9 @@ fn statement<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
         "protocol" => protocol(scope, rest),
         "template" => {
             let (rest, _) = token("bgp")(rest)?;
-            let (rest, template) = peer(scope, rest)?;
-            Ok((rest, Statement::Template(template)))
+            let (rest, name) = symbol(rest)?;
+            let (rest, template) = peer(scope, rest, Some(name))?;
+            Ok((rest, Statement::Template(name, template)))
         }
         "ipv4" | "ipv6" => {
             let (rest, _) = token("table")(rest)?;
@@ -372,13 +389,21 @@ fn statement<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
             scope.define_roas(name, family).map_err(Err::Failure)?;
             Ok((rest, Statement::Done))
         }
-        "timeformat" | "debug" | "watchdog" => {
+        "graceful" => {
+            let words = (token("restart"), token("wait"));
+            let (rest, _) = preceded(words, |s| constant::number::<u32>(scope, s)).parse(rest)?;
+            let why =
+                "a restart waits for End-of-RIB of each peer, as long as its restart time says";
+            scope.note(at, "graceful restart wait", why);
+            token(";").map(|_| Statement::Done).parse(rest)
+        }
+        "timeformat" | "debug" | "watchdog" | "mrtdump" | "hostname" => {
             let (rest, _) = lexer::until_semicolon(rest)?;
-            scope.note(
-                at,
-                word,
-                "log lines and times are chosen by options of the command",
-            );
+            let why = match word {
+                "hostname" => "the host's name is not sent",
+                _ => "log lines and times are chosen by options of the command",
+            };
+            scope.note(at, word, why);
             token(";").map(|_| Statement::Done).parse(rest)
         }
         // The directive is read again as a whole line.
@@ -405,6 +430,14 @@ const NOT_DONE: [(&str, &str); 5] = [
 const ANOTHER_DAEMON: &str = "a protocol that there is; routes of another daemon come from the table of the kernel \
                               with \"learn;\" of \"protocol kernel\"";
 
+/// The name of the table of a family.
+const fn master_of(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "master4",
+        Family::Ipv6 => "master6",
+    }
+}
+
 /// The name of the only table that there is for a family.
 fn master<'a>(name: &'static str, s: &'a str) -> Res<'a, ()> {
     let (rest, found) = symbol(s)?;
@@ -428,15 +461,26 @@ fn log(s: &str) -> Res<'_, Statement<'_>> {
         .parse(s)
 }
 
-/// `NAME [from TEMPLATE] { OPTION … }`.
-fn peer<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerStatement<'a>> {
-    let Ok((rest, symbol)) = symbol(s) else {
-        return Err(Err::Failure(ParseFault::new(
-            skip(s),
-            "the name of the peer",
-        )));
+/// Behind the name: `[from TEMPLATE] { OPTION … }`. A peer without a name has a number, as in BIRD.
+fn peer<'a>(
+    scope: &mut Scope<'a>,
+    s: &'a str,
+    name: Option<Located<'a, &'a str>>,
+) -> Res<'a, PeerStatement<'a>> {
+    let symbol = match name {
+        Some(Located { at, value }) => Located {
+            at,
+            value: Cow::Borrowed(value),
+        },
+        None => {
+            scope.unnamed_peers += 1;
+            Located {
+                at: skip(s),
+                value: Cow::Owned(format!("bgp{}", scope.unnamed_peers)),
+            }
+        }
     };
-    let (rest, template) = opt(preceded(token("from"), cut(lexer::symbol))).parse(rest)?;
+    let (rest, template) = opt(preceded(token("from"), cut(lexer::symbol))).parse(s)?;
     let (rest, options) = block(|s| peer_option(scope, s))(rest)?;
     let peer = PeerStatement {
         symbol,
@@ -463,8 +507,16 @@ fn protocol<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
             let (rest, cache) = cache(scope, rest)?;
             return Ok((rest, Statement::Cache(cache)));
         }
+        "bfd" => {
+            let (rest, lines) = bfd::protocol(scope, rest)?;
+            return Ok((rest, Statement::Bfd(lines)));
+        }
         "bgp" => {
-            let (rest, peer) = peer(scope, rest)?;
+            let (rest, name) = match token("from")(rest) {
+                Ok(_) => (rest, None),
+                Err(_) => opt(symbol).parse(rest)?,
+            };
+            let (rest, peer) = peer(scope, rest, name)?;
             return Ok((rest, Statement::Peer(peer)));
         }
         _ => {}
@@ -490,17 +542,7 @@ fn protocol<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
             Ok((after, Statement::Kernel(Located { at, value })))
         }
         "device" => balanced_block.map(|()| Statement::Done).parse(rest),
-        "direct" => connected(scope, skip(s), rest),
-        _ => {
-            let (rest, _) = token("{")(rest)?;
-            match token("}")(rest) {
-                Ok((rest, _)) => Ok((rest, Statement::Done)),
-                Err(_) => Err(Err::Failure(ParseFault::new(
-                    skip(rest),
-                    "\"}\": times of BFD stand in \"bfd { … };\" of each peer",
-                ))),
-            }
-        }
+        _ => connected(scope, skip(s), rest),
     }
 }
 

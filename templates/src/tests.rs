@@ -6,6 +6,7 @@ use caracal_bgp::{Asn, Password, PeerConfig, PeerName, RouterId, SpeakerConfig};
 use super::*;
 
 mod generate;
+mod in_the_wild;
 mod parsing;
 mod refusals;
 mod rendering;

@@ -560,11 +560,12 @@ fn timers(session: &mut PlannedSession, spec: &BgpPeerSpec, problems: &mut Probl
 
 fn next_hop(view: &NodeView<'_>, session: &mut PlannedSession, spec: &BgpPeerSpec) {
     let external = session.own_as(view) != session.peer.remote_as;
-    session.peer.next_hop = match spec.next_hop_mode.as_deref() {
+    let mode = match spec.next_hop_mode.as_deref() {
         Some("Self") => NextHopMode::Own,
         Some("Keep") => NextHopMode::Keep,
         Some("Auto") => NextHopMode::Auto,
         _ if external && spec.keep_original_next_hop == Some(true) => NextHopMode::Keep,
         _ => NextHopMode::Auto,
     };
+    session.peer.next_hop = mode.into();
 }

@@ -184,6 +184,7 @@ fn peer_change(
         import,
         export,
         allow_own_as,
+        enforce_first_as,
         range,
         dynamic_name,
         prefix_limits,
@@ -234,6 +235,7 @@ fn peer_change(
             || *kind != old.kind,
         import: *import != old.import
             || *allow_own_as != old.allow_own_as
+            || *enforce_first_as != old.enforce_first_as
             || *import_limits != old.import_limits
             || *require_policy != old.require_policy
             || uses_changed(import),
@@ -330,7 +332,7 @@ mod tests {
     #[test]
     fn each_field_of_a_peer_touches_that_peer_only_and_only_so_much() {
         type Change = fn(&mut PeerConfig);
-        let table: [(Change, PeerChange); 33] = [
+        let table: [(Change, PeerChange); 34] = [
             (|p| p.address = [10, 0, 0, 9].into(), REPLACED),
             (|p| p.port = 1179, RESET),
             (|p| p.remote_as = Asn(1), REPLACED),
@@ -356,8 +358,9 @@ mod tests {
             (|p| p.kind = "node".into(), SESSION),
             (|p| p.import.clear(), IMPORT),
             (|p| p.allow_own_as = 1, IMPORT),
+            (|p| p.enforce_first_as = true, IMPORT),
             (|p| p.export.clear(), EXPORT),
-            (|p| p.next_hop = NextHopMode::Own, EXPORT),
+            (|p| p.next_hop.ipv6 = NextHopMode::Own, EXPORT),
             (|p| p.rs_client = true, EXPORT),
             (
                 |p| p.range = Some(Prefix::v4([10, 0, 0, 0].into(), 8)),

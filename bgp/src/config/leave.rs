@@ -139,6 +139,8 @@ mod tests {
             peer: PeerKind::Internal,
             source: RouteSource::Static,
             interface: None,
+            preferred_source: None,
+            med_is_set: false,
         };
         let peer = &config.peers[&PeerName::from("p")];
         let decided = peer

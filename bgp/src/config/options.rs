@@ -149,6 +149,59 @@ impl OwnNextHops {
     }
 }
 
+/// NEXT_HOP on export (RFC 4271 §5.1.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NextHopMode {
+    /// Internal peers: kept, except for routes we originate. External peers: ourselves.
+    #[default]
+    Auto,
+    /// Always our own address.
+    #[serde(rename = "self")]
+    Own,
+    /// The next hop that the route came with.
+    Keep,
+}
+
+/// The rule for NEXT_HOP on export, for each family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NextHopModes {
+    /// Of IPv4 prefixes.
+    pub ipv4: NextHopMode,
+    /// Of IPv6 prefixes.
+    pub ipv6: NextHopMode,
+}
+
+impl NextHopModes {
+    /// The rule for prefixes of a family.
+    #[must_use]
+    pub const fn for_family(self, family: Family) -> NextHopMode {
+        match family {
+            Family::Ipv4 => self.ipv4,
+            Family::Ipv6 => self.ipv6,
+        }
+    }
+
+    /// Takes a rule for a family.
+    pub const fn set(&mut self, family: Family, mode: NextHopMode) {
+        match family {
+            Family::Ipv4 => self.ipv4 = mode,
+            Family::Ipv6 => self.ipv6 = mode,
+        }
+    }
+}
+
+impl From<NextHopMode> for NextHopModes {
+    /// One rule for all prefixes.
+    fn from(mode: NextHopMode) -> Self {
+        Self {
+            ipv4: mode,
+            ipv6: mode,
+        }
+    }
+}
+
 /// Our place on an external session (RFC 9234 §3). Its routes and their ONLY_TO_CUSTOMER follow
 /// from it (§5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -34,6 +34,8 @@ fn view(attrs: &PathAttrs) -> RouteView<'_> {
         peer: PeerKind::Internal,
         source: RouteSource::Bgp,
         interface: Some("cali0123456789a"),
+        preferred_source: None,
+        med_is_set: false,
     }
 }
 

@@ -235,14 +235,14 @@ impl Rib {
             as_path_len: attrs.as_path.path_len(),
             communities: communities(attrs),
             stale: best.stale.is_kept(),
+            preferred_source: None,
         })
     }
 
     /// A route of ours that leads somewhere. Others are none: nothing is known of them that the
     /// configuration does not say.
     fn own_learned(&self, dest: &Dest, attrs: &PathAttrs) -> Option<LearnedRoute> {
-        let hops = self.next_hops.own_hops(&dest.prefix);
-        let next_hops: Vec<IpAddr> = hops.map(plain).collect();
+        let next_hops = self.next_hops.own_addresses(&dest.prefix);
         let peer_address = *next_hops.first()?;
         let gateways = self.next_hops.own_gateways(&dest.prefix);
         (!gateways.is_empty()).then(|| LearnedRoute {
@@ -253,9 +253,10 @@ impl Rib {
             internal: false,
             local_pref: attrs.local_pref.unwrap_or(DEFAULT_LOCAL_PREF),
             med: attrs.med,
-            as_path_len: 0,
+            as_path_len: attrs.as_path.path_len(),
             communities: communities(attrs),
             stale: false,
+            preferred_source: None,
         })
     }
 

@@ -1,8 +1,9 @@
 //! Policy between the decision process and a forwarding table: BIRD's `export` of a kernel
 //! protocol, and its `import` for what others wrote there.
 //!
-//! Filters decide and nothing more: a forwarding table has no attributes that an action could set.
-//! Filters for what comes from it do set attributes, for these routes are announced.
+//! Of a route on its way into a forwarding table, filters decide, and may say from which address
+//! packets are sent (`krt_prefsrc`): it has no other attributes. Filters for what comes from it, and
+//! for routes of our own, do set attributes, for these routes are announced.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,8 +11,8 @@ use std::collections::BTreeMap;
 use caracal_model::{Family, Prefix};
 
 use super::Rib;
-use super::view::communities;
-use crate::attrs::{PathAttrs, RouteType};
+use super::view::{LearnedRoute, communities};
+use crate::attrs::{AsPath, PathAttrs, RouteType};
 use crate::config::{Origination, StaticWay};
 use crate::policy::{Filter, FilterVerdict, PeerKind, RouteSource, RouteView};
 
@@ -51,6 +52,8 @@ fn own<'a>(prefix: Prefix, attrs: Cow<'a, PathAttrs>, interface: Option<&'a str>
         peer: PeerKind::Internal,
         source: RouteSource::Static,
         interface,
+        preferred_source: None,
+        med_is_set: false,
     }
 }
 
@@ -61,7 +64,13 @@ pub(super) fn attributes(route: &Origination) -> PathAttrs {
         StaticWay::Unreachable => (RouteType::Unreachable, route.next_hop),
         StaticWay::Prohibit => (RouteType::Prohibit, route.next_hop),
         StaticWay::Via(gateways) => match &gateways[..] {
-            [gateway] => (RouteType::Via, Some(gateway.address)),
+            [gateway] => {
+                let address = Some(gateway.address);
+                (
+                    RouteType::Via,
+                    address.filter(|told| !told.is_unspecified()),
+                )
+            }
             _ => (RouteType::Multipath, None),
         },
         StaticWay::Recursive(address) => (RouteType::Recursive, Some(*address)),
@@ -72,6 +81,8 @@ pub(super) fn attributes(route: &Origination) -> PathAttrs {
         next_hop,
         local_pref: route.local_pref,
         med: route.med,
+        origin: route.origin,
+        as_path: AsPath::sequence(route.as_path.clone()),
         route_type,
         ..PathAttrs::default()
     };
@@ -81,19 +92,14 @@ pub(super) fn attributes(route: &Origination) -> PathAttrs {
     attrs
 }
 
-/// Announcement of a route that is in the forwarding table and not of this speaker, by which
-/// packets go this way; `None`: the filter rejects it. Actions set its attributes, but for the AS
-/// path, which is empty on a route of ours.
+/// A route of ours as a filter lets it in, with the attributes that the filter sets; `None`: it is
+/// rejected.
 #[must_use]
-pub fn redistribute(
+pub fn admitted(
     filter: Option<&Filter>,
     prefix: Prefix,
-    way: StaticWay,
+    route: Origination,
 ) -> Option<Origination> {
-    let route = Origination {
-        way,
-        ..Origination::default()
-    };
     let Some(filter) = filter else {
         return Some(route);
     };
@@ -108,28 +114,34 @@ pub fn redistribute(
     let attrs = view.attrs.into_owned();
     let mut communities = communities(&attrs);
     communities.sort_unstable();
+    let ases = attrs.as_path.segments().flat_map(|(_, asns)| asns);
     Some(Origination {
-        next_hop: None,
+        next_hop: route.next_hop,
         local_pref: attrs.local_pref,
         med: attrs.med,
+        origin: attrs.origin,
+        as_path: ases.copied().collect(),
         communities,
         way: route.way,
     })
 }
 
 impl Rib {
-    /// Whether the best path of a prefix may go to the forwarding table. True without one.
+    /// The best path of a prefix as it goes to the forwarding table; `None`: the filter rejects it.
     #[must_use]
-    pub fn forwards(&self, prefix: &Prefix, policy: &FibExportFilter) -> bool {
+    pub fn forwarded(
+        &self,
+        prefix: &Prefix,
+        route: LearnedRoute,
+        policy: &FibExportFilter,
+    ) -> Option<LearnedRoute> {
         let Some(filter) = policy.0.get(&prefix.family()) else {
-            return true;
+            return Some(route);
         };
         let dest = self.table.find(prefix).map(|id| self.table.get(id));
-        let Some(best) = dest.and_then(|dest| dest.best()) else {
-            return true;
-        };
-        let Some(attrs) = best.accepted() else {
-            return true;
+        let best = dest.and_then(|dest| dest.best());
+        let Some((best, attrs)) = best.and_then(|best| Some((best, best.accepted()?))) else {
+            return Some(route);
         };
         let next_hop = attrs.way();
         let interface = next_hop.and_then(|hop| self.next_hops.interface(&hop));
@@ -137,7 +149,10 @@ impl Rib {
         if let Some(peer) = self.peers.get(best.peer) {
             (view.peer, view.source) = (peer.kind(), RouteSource::Bgp);
         }
-        passes(filter, &mut view)
+        passes(filter, &mut view).then_some(LearnedRoute {
+            preferred_source: view.preferred_source,
+            ..route
+        })
     }
 }
 
@@ -146,8 +161,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::attrs::Origin;
     use crate::policy::{FilterAction, FilterCondition, FilterTerm};
-    use crate::types::AnyCommunity;
+    use crate::types::{AnyCommunity, Asn};
 
     fn term(
         conditions: Vec<FilterCondition>,
@@ -200,20 +216,36 @@ mod tests {
         ]);
         let prefix: Prefix = "10.0.0.0/8".parse().unwrap();
         let by = |interface: &str| StaticWay::Inherited(Some(interface.into()));
-        let route = redistribute(Some(&filter), prefix, by("eth0")).unwrap();
+        let route = admitted(Some(&filter), prefix, by("eth0").into()).unwrap();
         assert_eq!((route.med, route.local_pref), (Some(7), Some(50)));
         assert_eq!(
             route.communities,
             ["9:9".parse().unwrap(), extended],
             "sorted"
         );
-        assert_eq!(redistribute(Some(&filter), prefix, by("wg0")), None);
-        assert_eq!(
-            redistribute(Some(&filter), prefix, StaticWay::Inherited(None)),
-            None
-        );
-        let all = redistribute(None, prefix, by("eth0")).unwrap();
+        let refused = [by("wg0"), StaticWay::Inherited(None)];
+        for way in refused {
+            assert_eq!(admitted(Some(&filter), prefix, way.into()), None);
+        }
+        let all = admitted(None, prefix, by("eth0").into()).unwrap();
         assert_eq!((all.med, all.way), (None, by("eth0")));
+    }
+
+    #[test]
+    fn a_filter_sets_the_path_of_an_own_route_too() {
+        let asns = vec![Asn(65001), Asn(65002)];
+        let prepend = FilterAction::PrependAsPath(asns.clone());
+        let filter = Filter::from(vec![term(vec![], vec![prepend], FilterVerdict::Accept)]);
+        let prefix: Prefix = "10.0.0.0/8".parse().unwrap();
+        let given = Origination {
+            origin: Origin::Incomplete,
+            as_path: vec![Asn(65003)],
+            next_hop: Some([10, 0, 0, 9].into()),
+            ..Origination::default()
+        };
+        let route = admitted(Some(&filter), prefix, given.clone()).unwrap();
+        let as_path = [asns, given.as_path.clone()].concat();
+        assert_eq!(route, Origination { as_path, ..given });
     }
 
     #[test]

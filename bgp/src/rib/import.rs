@@ -37,6 +37,8 @@ pub enum ImportRefusal {
     NoNextHop,
     /// ONLY_TO_CUSTOMER says that it must not come from this peer (RFC 9234 §5).
     RouteLeak,
+    /// AS_PATH does not begin with the peer's AS (RFC 4271 §6.3).
+    FirstAs,
     /// An import filter rejected it.
     Policy,
     /// The limit of accepted prefixes is reached, and blocks what is new.
@@ -65,6 +67,7 @@ impl fmt::Display for ImportRefusal {
             Self::RouteLeak => {
                 "it is for customers alone (ONLY_TO_CUSTOMER), and the peer's role is another"
             }
+            Self::FirstAs => "the AS path does not begin with the peer's AS",
             Self::Policy => "rejected by import policy",
             Self::OverLimit => "the import limit is reached",
             Self::NeverRouted => "the prefix must never be routed",
@@ -139,6 +142,8 @@ pub(super) struct ImportRules<'a> {
     /// Our AS on this session, and the speaker's.
     pub(super) own_as: [Asn; 2],
     pub(super) allow_own_as: u8,
+    /// The AS with which each path has to begin; `None`: any.
+    pub(super) first_as: Option<Asn>,
     pub(super) router_id: RouterId,
     pub(super) clusters: &'a BTreeSet<ClusterId>,
     /// Our end of the session, while there is one, and what we tell the peer as our next hops.
@@ -213,6 +218,10 @@ impl ImportRules<'_> {
             Some(ImportRefusal::LoopbackNextHop)
         } else if self.is_leak(attrs) {
             Some(ImportRefusal::RouteLeak)
+        } else if let Some(asn) = self.first_as
+            && attrs.as_path.first_as() != Some(asn)
+        {
+            Some(ImportRefusal::FirstAs)
         } else {
             None
         }
@@ -243,6 +252,8 @@ impl ImportRules<'_> {
             peer: self.kind,
             source: RouteSource::Bgp,
             interface,
+            preferred_source: None,
+            med_is_set: false,
         }
     }
 
@@ -312,6 +323,7 @@ mod tests {
             role: None,
             own_as: [Asn(64513), Asn(64512)],
             allow_own_as,
+            first_as: None,
             router_id: RouterId([10, 0, 0, 1].into()),
             clusters,
             own_addresses: [Some([10, 0, 0, 1].into()), None, None],
@@ -348,6 +360,28 @@ mod tests {
             check(|a| a.as_path = path(&[64512, 1, 64512]), 1),
             Some(ImportRefusal::AsLoop)
         );
+    }
+
+    #[test]
+    fn rfc4271_6_3_the_first_as_is_the_peers_where_it_has_to_be() {
+        let (clusters, next_hops) = (BTreeSet::new(), NextHopTable::default());
+        let refused = |first_as, path: &[u32]| {
+            let rules = ImportRules {
+                first_as,
+                ..rules(&clusters, &next_hops, 0)
+            };
+            let attrs = PathAttrs {
+                as_path: AsPath::sequence(path.iter().copied().map(Asn).collect::<Vec<_>>()),
+                ..attrs()
+            };
+            let prefix = Prefix::v4([10, 9, 0, 0].into(), 24);
+            rules.import(prefix, &attrs, &mut Interner::default()).err()
+        };
+        let wrong = Some(ImportRefusal::FirstAs);
+        assert_eq!(refused(Some(Asn(65001)), &[65001, 7]), None);
+        assert_eq!(refused(Some(Asn(65001)), &[7, 65001]), wrong);
+        assert_eq!(refused(Some(Asn(65001)), &[]), wrong);
+        assert_eq!(refused(None, &[7, 65001]), None);
     }
 
     #[test]
@@ -480,6 +514,8 @@ mod tests {
             peer: PeerKind::Internal,
             source: RouteSource::Bgp,
             interface: None,
+            preferred_source: None,
+            med_is_set: false,
         };
         let (verdict, by) = run_filters(&filters, &mut route);
         let (name, decision) = by.expect("b decides");

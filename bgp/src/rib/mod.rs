@@ -61,7 +61,7 @@ use caracal_model::{Family, LocalNetworks, Prefix};
 
 pub use caracal_model::{Gateway, Underlay, UnderlayRoute};
 pub use decision::BestPathReason;
-pub use forward::{FibExportFilter, redistribute};
+pub use forward::{FibExportFilter, admitted};
 pub use import::{DecidedBy, ImportRefusal};
 pub use jobs::Progress;
 pub use monitor::{MonitoredPath, PathName};

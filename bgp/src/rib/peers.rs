@@ -172,6 +172,7 @@ impl PeerState {
         let changed = import != self.import
             || own_as != self.own_as
             || config.allow_own_as != self.config.allow_own_as
+            || config.enforce_first_as != self.config.enforce_first_as
             || config.import_limits != self.config.import_limits
             || config.remote_as != self.config.remote_as;
         self.import = import;
@@ -288,6 +289,8 @@ impl PeerState {
             role: self.role_and_as(),
             own_as: self.own_as,
             allow_own_as: self.config.allow_own_as,
+            first_as: (self.config.enforce_first_as && self.kind() == PeerKind::External)
+                .then_some(self.config.remote_as),
             router_id,
             clusters,
             own_addresses: self.session.as_ref().map_or([None; 3], |session| {

@@ -39,6 +39,10 @@ pub struct LearnedRoute {
     pub communities: Vec<AnyCommunity>,
     /// Kept while the peer restarts.
     pub stale: bool,
+    /// The address that packets of this machine are sent from, where the filter of the forwarding
+    /// table says one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preferred_source: Option<IpAddr>,
 }
 
 /// Path attributes in print.

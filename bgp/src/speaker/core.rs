@@ -21,7 +21,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use caracal_model::Prefix;
 use foldhash::HashMap;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{self, JoinSet};
@@ -446,11 +445,11 @@ impl Core {
             let learned = |prefix| (prefix, self.rib.learned(&prefix));
             let routes: Vec<_> = changes.prefixes.iter().copied().map(learned).collect();
             for (feed, policy) in &self.fib {
-                let passes = |prefix: &Prefix| self.rib.forwards(prefix, policy);
                 let routes = routes.iter().cloned();
-                feed.extend(
-                    routes.map(|(prefix, route)| (prefix, route.filter(|_| passes(&prefix)))),
-                );
+                feed.extend(routes.map(|(prefix, route)| {
+                    let route = route.and_then(|route| self.rib.forwarded(&prefix, route, policy));
+                    (prefix, route)
+                }));
             }
         }
         for out in changes.out {

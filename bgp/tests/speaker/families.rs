@@ -139,7 +139,7 @@ async fn gobgp_external_both_families() {
     let mut config = ours(net, Asn(65001));
     // GoBGP takes no loopback address for a next hop.
     for peer in config.peers.values_mut() {
-        peer.next_hop = NextHopMode::Keep;
+        peer.next_hop = NextHopMode::Keep.into();
     }
     let four = config.originate.get_mut(&p("10.10.1.0/24")).unwrap();
     four.next_hop = Some([192, 0, 2, 9].into());

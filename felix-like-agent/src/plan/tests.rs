@@ -401,6 +401,7 @@ fn equal_cost_paths_are_one_multipath_route() {
         gateways: std::sync::Arc::default(),
         internal: false,
         stale: true,
+        preferred_source: None,
     };
     world
         .learned

@@ -69,7 +69,8 @@ pub struct LocalNetworks {
 /// Where a packet goes: a neighbour on an interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Gateway {
-    /// Address of the next router, or of the destination itself when it is on the link.
+    /// Address of the next router, or of the destination itself when it is on the link; unspecified
+    /// for whatever is on the link.
     pub address: IpAddr,
     /// Interface that the packet leaves by.
     pub interface: IfName,

@@ -222,6 +222,7 @@ pub(crate) fn learned(route: LearnedRoute) -> Learned {
         gateways: route.gateways,
         internal: route.internal,
         stale: route.stale,
+        preferred_source: route.preferred_source,
     }
 }
 

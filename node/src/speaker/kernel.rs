@@ -16,7 +16,7 @@ use caracal_agent::{
 };
 use caracal_bgp::{
     Convergence, FibExportFilter, FibFeed, Origination, Originations, SpeakerEnded, SpeakerHandle,
-    StaticWay, direct_subnets, redistribute,
+    StaticWay, admitted, direct_subnets,
 };
 use caracal_model::{Family, InsertEach, LocalNetworks, Prefix, Underlay};
 use caracal_templates::{Direct, KernelTable};
@@ -198,7 +198,7 @@ impl Kernel {
                     continue;
                 };
                 let way = StaticWay::Interface(interface);
-                if let Some(route) = redistribute(import.as_ref(), prefix, way) {
+                if let Some(route) = admitted(import.as_ref(), prefix, way.into()) {
                     routes.insert(prefix, route);
                 }
             }
@@ -213,7 +213,10 @@ impl Kernel {
         let announced = |(prefix, foreign): (&Prefix, &Foreign)| {
             let learn = self.wanted.get(&prefix.family())?.learn.as_ref()?;
             let way = StaticWay::Inherited(foreign.interface.clone());
-            Some((*prefix, redistribute(learn.import.as_ref(), *prefix, way)?))
+            Some((
+                *prefix,
+                admitted(learn.import.as_ref(), *prefix, way.into())?,
+            ))
         };
         let foreign = foreign.as_deref().into_iter().flatten();
         foreign.filter_map(announced).collect()

@@ -82,6 +82,7 @@ pub(super) fn peer_view(
             seconds("restart time", restart.restart_time)
         })?,
         allow_own_as: Some(peer.allow_own_as).filter(|count| *count > 0),
+        enforce_first_as: peer.enforce_first_as && !internal,
         password_hidden: peer.password.is_some() && password.is_none(),
         password,
         families: peer.families.iter().map(|family| family.as_str()).collect(),
@@ -110,11 +111,15 @@ pub(super) fn peer_view(
         limit_restart: received.map_or(0, |limit| limit.restart),
         limits: limits.clone(),
         family_limits,
-        next_hop: match peer.next_hop {
-            NextHopMode::Auto => None,
-            NextHopMode::Own => Some("self"),
-            NextHopMode::Keep => Some("keep"),
-        },
+        next_hop: peer
+            .families
+            .first()
+            .and_then(|first| next_hop(peer, *first)),
+        next_hops: peer
+            .families
+            .iter()
+            .map(|family| (family.as_str(), next_hop(peer, *family)))
+            .collect(),
         internal,
         import: symbols(&peer.import)?,
         export: symbols(&peer.export)?,
@@ -164,6 +169,15 @@ fn limits(what: &str, peer: &PeerConfig, family: Family) -> Result<Vec<Limit>, R
 }
 
 /// `next hop address` of each family, or null.
+/// The rule for NEXT_HOP of a family; none for the usual one.
+const fn next_hop(peer: &PeerConfig, family: Family) -> Option<&'static str> {
+    match peer.next_hop.for_family(family) {
+        NextHopMode::Auto => None,
+        NextHopMode::Own => Some("self"),
+        NextHopMode::Keep => Some("keep"),
+    }
+}
+
 fn own_next_hops(peer: &PeerConfig) -> BTreeMap<&'static str, Option<String>> {
     let of_family = |family: Family| {
         let own = peer.own_next_hops.for_family(family);

@@ -5,14 +5,17 @@ use std::net::Ipv4Addr;
 
 use caracal_bgp::{
     Asn, Filter, InterfacePattern, Listen, Origination, PeerConfig, PeerName, RouterId,
-    SpeakerConfig, StaticWay, Station, Value,
+    SpeakerConfig, StaticWay, Station, Value, admitted,
 };
 use caracal_model::{Family, Prefix};
 
+use super::bfd::{BfdLines, BfdTimes};
+use super::kernel::{for_the_kernel, imported};
 use super::language::LOCAL_AS;
 use super::lexer::{Located, Number, ParseFault};
+use super::neighbor::RemoteAs;
 use super::options;
-use super::peer::{Call, PeerOption, Policy, RemoteAs};
+use super::peer::{Call, PeerOption, Policy};
 use super::peer_options::{Channel, PeerOptions};
 use super::policy::{Function, Passes, nothing};
 use super::route::StaticRoutes;
@@ -40,6 +43,7 @@ struct Builder<'a> {
     unused: BTreeMap<Prefix, &'a str>,
     templates: HashMap<&'a str, PeerStatement<'a>>,
     peers: Vec<PeerStatement<'a>>,
+    bfd: Vec<BfdLines>,
     stations: BTreeMap<String, Station>,
     notes: Notes<'a>,
 }
@@ -70,6 +74,7 @@ pub(super) fn build<'a>(
         unused: BTreeMap::new(),
         templates: HashMap::new(),
         peers: Vec::new(),
+        bfd: Vec::new(),
         stations: BTreeMap::new(),
         notes: Notes::new(),
     };
@@ -95,8 +100,7 @@ impl<'a> Builder<'a> {
             }
             Statement::Function(function) => self.add_filter(function)?,
             Statement::Routes(routes) => self.add_routes(routes)?,
-            Statement::Template(template) => {
-                let symbol = template.symbol;
+            Statement::Template(symbol, template) => {
                 if self.templates.insert(symbol.value, template).is_some() {
                     return Err(ParseFault::new(
                         symbol.at,
@@ -105,6 +109,7 @@ impl<'a> Builder<'a> {
                 }
             }
             Statement::Peer(peer) => self.peers.push(peer),
+            Statement::Bfd(lines) => self.bfd.push(lines),
             Statement::Station(Located {
                 at,
                 value: (name, station),
@@ -151,8 +156,12 @@ impl<'a> Builder<'a> {
     /// first, as in BIRD.
     fn add_routes(&mut self, given: StaticRoutes<'a>) -> Result<(), ParseFault<'a>> {
         let mut own = BTreeSet::new();
+        let import = imported(given.import, &self.filters)?;
         for Located { at, value } in given.routes {
             let (prefix, route) = value;
+            let Some(route) = admitted(import.as_ref(), prefix, route) else {
+                continue;
+            };
             if !own.insert(prefix) {
                 let what = "every route once in a protocol; this one is a repetition";
                 return Err(ParseFault::new(at, what));
@@ -256,12 +265,21 @@ impl<'a> Builder<'a> {
         !self.constants.contains_key(LOCAL_AS)
     }
 
-    /// Notes the default that is not BIRD's.
-    fn note_defaults(&mut self, at: &'a str, given: &PeerOptions<'a>) {
-        if self.by_hand()
-            && let Some(what) = given.own_default()
-        {
-            self.notes.entry(what).or_insert(at);
+    /// What holds for peers with BFD.
+    fn bfd_times(&self) -> BfdTimes {
+        let mut times = BfdTimes::new(self.by_hand());
+        for lines in &self.bfd {
+            times.take(lines);
+        }
+        times
+    }
+
+    /// Notes defaults that are not BIRD's.
+    fn note_defaults(&mut self, at: &'a str, given: &PeerOptions<'a>, config: &PeerConfig) {
+        if self.by_hand() {
+            for what in given.own_defaults(config) {
+                self.notes.entry(what).or_insert(at);
+            }
         }
     }
 
@@ -315,10 +333,8 @@ impl<'a> Builder<'a> {
         for (level, option) in self.options(peer)? {
             given.take(level, option)?;
         }
-        let Some(Located {
-            value: neighbor, ..
-        }) = given.neighbor
-        else {
+        let neighbor = given.neighbor.map(|said| said.value).unwrap_or_default();
+        let (Some(address), Some(asn)) = (neighbor.address, neighbor.asn) else {
             let what = "a peer with a line \"neighbor ADDRESS as NUMBER;\"";
             return Err(ParseFault::missing(peer.symbol.at, what));
         };
@@ -326,11 +342,11 @@ impl<'a> Builder<'a> {
             Some((_, number)) => self.resolve(number)?,
             None => local_as,
         };
-        let remote_as = match neighbor.asn {
+        let remote_as = match asn {
             RemoteAs::Number(number) => self.resolve(number)?,
             RemoteAs::Internal => own,
         };
-        let mut config = PeerConfig::new(neighbor.address, remote_as);
+        let mut config = PeerConfig::new(address, remote_as);
         config.range = neighbor.range;
         config.port = neighbor.port.unwrap_or(BGP_PORT);
         if let Some((source, number)) = given.local {
@@ -345,7 +361,8 @@ impl<'a> Builder<'a> {
         config.source = given.source.or(config.source);
         self.listening(&given)?;
         let internal = own == config.remote_as;
-        given.apply(&mut config, internal, self.router_id, self.by_hand());
+        let bfd = self.bfd_times();
+        given.apply(&mut config, internal, self.router_id, self.by_hand(), bfd);
         config.interface = given.link(&config)?;
         if let (None, Some(interface)) = (&config.interface, &given.interface) {
             self.notes.entry(FAR_INTERFACE).or_insert(interface.at);
@@ -353,12 +370,13 @@ impl<'a> Builder<'a> {
         given.keepalive(&config)?;
         given.route_server(internal)?;
         given.roles(internal)?;
-        self.note_defaults(peer.symbol.at, &given);
+        given.first_as(internal)?;
+        self.note_defaults(peer.symbol.at, &given, &config);
         self.channels(peer, &given, &mut config, internal)?;
         let name = given
             .name
             .clone()
-            .unwrap_or_else(|| peer.symbol.value.to_owned());
+            .unwrap_or_else(|| peer.symbol.value.clone().into_owned());
         Ok((name.into(), config))
     }
 
@@ -402,7 +420,7 @@ impl<'a> Builder<'a> {
                 "a peer with \"ipv4 { … };\" or \"ipv6 { … };\"",
             ));
         };
-        config.next_hop = first.next_hop;
+        config.next_hop = first.next_hop.into();
         config.add_path = options::add_path(&first.paths);
         config.families.clear();
         let required = config.require_policy && !internal;
@@ -412,14 +430,11 @@ impl<'a> Builder<'a> {
         let (mut imports, mut exports) = (Vec::new(), Vec::new());
         for channel in &given.channels {
             self.check_policy(channel, config, internal)?;
-            let same = channel.next_hop == config.next_hop
-                && options::add_path(&channel.paths) == config.add_path;
+            config.next_hop.set(channel.family, channel.next_hop);
             config.extended_next_hop |= channel.extended_next_hop;
-            if !same {
-                return Err(ParseFault::new(
-                    channel.at,
-                    "both families with the same next hop and paths",
-                ));
+            if options::add_path(&channel.paths) != config.add_path {
+                let what = "both families with the same \"add paths\"";
+                return Err(ParseFault::new(channel.at, what));
             }
             if let Some(at) = channel.gateway_direct.filter(|_| config.ttl != Some(1)) {
                 let what = "\"recursive\": the peer may be further away than one hop";
@@ -492,7 +507,12 @@ impl<'a> Builder<'a> {
         let filter = match passes {
             Passes::All => return Ok(Vec::new()),
             Passes::Named(name) => {
-                return match self.filter_names.get(name.value) {
+                let known = self.filter_names.get(name.value);
+                let filter = known.and_then(|known| self.filters.get(known));
+                if filter.is_some_and(Filter::is_for_the_kernel) {
+                    return Err(for_the_kernel(name.at));
+                }
+                return match known {
                     Some(name) => Ok(vec![name.clone()]),
                     None => Err(ParseFault::new(name.at, "the name of a function or filter")),
                 };
@@ -503,7 +523,10 @@ impl<'a> Builder<'a> {
                 self.filters.insert(NOTHING.to_owned(), nothing());
                 return Ok(vec![NOTHING.to_owned()]);
             }
-            Passes::Filter(filter) => filter.clone(),
+            Passes::Filter(filter) if filter.value.is_for_the_kernel() => {
+                return Err(for_the_kernel(filter.at));
+            }
+            Passes::Filter(filter) => filter.value.clone(),
         };
         self.filters.insert(own_name.to_owned(), filter);
         Ok(vec![own_name.to_owned()])

@@ -8,7 +8,7 @@ use nom::combinator::{cut, opt};
 use nom::sequence::terminated;
 use nom::{Err, Parser};
 
-use super::kernel::{line, of_passes};
+use super::kernel::{imported, line};
 use super::language::Scope;
 use super::lexer::{
     self, Located, ParseFault, Res, block, family, one_of_words, skip, string, switch, token,
@@ -41,7 +41,7 @@ impl<'a> DirectProtocol<'a> {
         let mut import = BTreeMap::new();
         for (family, passes) in self.import {
             if !matches!(passes, Passes::Nothing) {
-                import.insert(family, of_passes(passes, filters)?);
+                import.insert(family, imported(passes, filters)?);
             }
         }
         let interfaces = self.interfaces;

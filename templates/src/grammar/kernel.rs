@@ -10,11 +10,12 @@ use nom::branch::alt;
 use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded, terminated};
 
+use super::constant::number;
+use super::fixed;
 use super::language::Scope;
-use super::lexer::switch;
 use super::lexer::{
-    Located, ParseFault, Res, block, directive, end_of_line, family, one_of_words, token,
-    u8_number, u32_number,
+    Located, ParseFault, Res, block, directive, end_of_line, family, one_of_words, switch, token,
+    u8_number,
 };
 use super::policy::{self, Passes, nothing};
 
@@ -77,6 +78,7 @@ enum KernelOption<'a> {
     Protocol(u8),
     /// `None`: nothing is learned; true: all.
     Learn(Option<bool>),
+    Disabled(bool),
     Ignored,
 }
 
@@ -105,7 +107,7 @@ impl<'a> KernelProtocol<'a> {
         self,
         filters: &BTreeMap<String, Filter>,
     ) -> Result<KernelTable, ParseFault<'a>> {
-        let import = of_passes(self.import, filters)?;
+        let import = imported(self.import, filters)?;
         let learn = self.table.learn.map(|learn| Learn { import, ..learn });
         Ok(KernelTable {
             export: of_passes(self.export, filters)?,
@@ -113,6 +115,29 @@ impl<'a> KernelProtocol<'a> {
             ..self.table
         })
     }
+}
+
+/// The filter of a direction in which nothing goes to a table of the kernel.
+pub(super) fn imported<'a>(
+    passes: Passes<'a>,
+    filters: &BTreeMap<String, Filter>,
+) -> Result<Option<Filter>, ParseFault<'a>> {
+    let at = match &passes {
+        Passes::Filter(filter) => Some(filter.at),
+        Passes::Named(name) => Some(name.at),
+        Passes::All | Passes::Nothing => None,
+    };
+    let filter = of_passes(passes, filters)?;
+    match (&filter, at) {
+        (Some(filter), Some(at)) if filter.is_for_the_kernel() => Err(for_the_kernel(at)),
+        _ => Ok(filter),
+    }
+}
+
+/// A filter that sets what only a table of the kernel has, in another place.
+pub(super) fn for_the_kernel(at: &str) -> ParseFault<'_> {
+    let what = "a filter without \"krt_prefsrc\", which is for \"export\" of \"protocol kernel\"";
+    ParseFault::new(at, what)
 }
 
 /// The filter of a direction; `None`: all passes.
@@ -123,7 +148,7 @@ pub(super) fn of_passes<'a>(
     match passes {
         Passes::Nothing => Ok(Some(nothing())),
         Passes::All => Ok(None),
-        Passes::Filter(filter) => Ok(Some(filter)),
+        Passes::Filter(filter) => Ok(Some(filter.value)),
         Passes::Named(name) => match filters.get(name.value) {
             Some(filter) => Ok(Some(filter.clone())),
             None => {
@@ -139,6 +164,7 @@ pub(super) fn kernel<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, KernelSta
     let (rest, options) = block(|s| option(scope, s))(s)?;
     let mut table = KernelTable::default();
     let mut channel = None;
+    let mut disabled = false;
     for Located { at, value } in options {
         match value {
             KernelOption::Channel(family, passes) => {
@@ -157,8 +183,12 @@ pub(super) fn kernel<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, KernelSta
             KernelOption::Learn(learn) => {
                 table.learn = learn.map(|all| Learn { all, import: None });
             }
+            KernelOption::Disabled(on) => disabled = on,
             KernelOption::Ignored => {}
         }
+    }
+    if disabled {
+        return Ok((rest, None));
     }
     let Some((family, KernelChannel { import, export })) = channel else {
         return Ok((rest, None));
@@ -177,15 +207,20 @@ pub(super) fn kernel<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, KernelSta
 }
 
 fn option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, KernelOption<'a>> {
-    const WORDS: [&str; 10] = [
-        "ipv4", "ipv6", "kernel", "metric", "merge", "persist", "learn", "scan", "graceful", "#:",
+    const WORDS: [&str; 11] = [
+        "ipv4", "ipv6", "kernel", "metric", "merge", "persist", "learn", "scan", "graceful",
+        "disabled", "#:",
     ];
+    if let Ok((rest, ())) = fixed::of_any(s) {
+        return Ok((rest, KernelOption::Ignored));
+    }
     let (rest, word) = one_of_words(&WORDS, s)?;
     let end = || cut(token(";"));
     match word {
         "ipv4" | "ipv6" => {
             let (_, family) = family(s)?;
-            let (rest, items) = terminated(opt(block(|s| line(scope, s))), end()).parse(rest)?;
+            let lines = opt(block(|s| channel_line(scope, family, s)));
+            let (rest, items) = terminated(lines, end()).parse(rest)?;
             // BIRD's defaults.
             let mut channel = KernelChannel {
                 import: Passes::All,
@@ -193,20 +228,24 @@ fn option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, KernelOption<'a>> {
             };
             for Located { value, .. } in items.into_iter().flatten() {
                 match value {
-                    ("import", passes) => channel.import = passes,
-                    (_, passes) => channel.export = passes,
+                    Some(("import", passes)) => channel.import = passes,
+                    Some((_, passes)) => channel.export = passes,
+                    None => {}
                 }
             }
             Ok((rest, KernelOption::Channel(family, channel)))
         }
-        "kernel" => delimited(cut(token("table")), cut(u32_number), end())
+        "disabled" => terminated(switch, end())
+            .map(KernelOption::Disabled)
+            .parse(rest),
+        "kernel" => delimited(cut(token("table")), cut(|s| number(scope, s)), end())
             .map(KernelOption::Table)
             .parse(rest),
-        "metric" => terminated(cut(u32_number), end())
+        "metric" => terminated(cut(|s| number(scope, s)), end())
             .map(KernelOption::Metric)
             .parse(rest),
         "merge" => {
-            let limit = opt(preceded(token("limit"), cut(u32_number)));
+            let limit = opt(preceded(token("limit"), cut(|s| number(scope, s))));
             let (rest, (on, limit)) =
                 delimited(cut(token("paths")), (switch, limit), end()).parse(rest)?;
             let paths = match (on, limit) {
@@ -226,7 +265,7 @@ fn option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, KernelOption<'a>> {
                 .parse(rest)
         }
         // The kernel says when something changes.
-        "scan" => delimited(cut(token("time")), cut(u32_number), end())
+        "scan" => delimited(cut(token("time")), cut(|s| number::<u32>(scope, s)), end())
             .map(|_| KernelOption::Ignored)
             .parse(rest),
         // It is what the speaker does anyway.
@@ -240,6 +279,19 @@ fn option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, KernelOption<'a>> {
             Ok((rest, KernelOption::Protocol(number)))
         }
     }
+}
+
+/// A line of the family of a kernel protocol; `None`: it changes nothing.
+fn channel_line<'a>(
+    scope: &mut Scope<'a>,
+    family: Family,
+    s: &'a str,
+) -> Res<'a, Option<(&'static str, Passes<'a>)>> {
+    if let Ok((rest, _)) = token("table")(s) {
+        let (rest, ()) = super::master(super::master_of(family), rest)?;
+        return token(";").map(|_| None).parse(rest);
+    }
+    line(scope, s).map(|(rest, line)| (rest, Some(line)))
 }
 
 /// A line of the family: `import …;` or `export …;`.

@@ -264,6 +264,18 @@ pub(super) fn symbol(s: &str) -> Res<'_, Located<'_, &str>> {
     ))
 }
 
+/// The link that an address is on, behind it: `%INTERFACE`.
+pub(super) fn link(s: &str) -> Res<'_, Option<&str>> {
+    match token("%")(s) {
+        Ok((rest, _)) => match symbol(rest) {
+            Ok((rest, interface)) => Ok((rest, Some(interface.value))),
+            Err(Err::Error(fault)) => Err(Err::Failure(fault)),
+            Err(error) => Err(error),
+        },
+        Err(_) => Ok((s, None)),
+    }
+}
+
 /// A string in double quotes; there are no escapes.
 pub(super) fn string(s: &str) -> Res<'_, &str> {
     let s = skip(s);
@@ -325,7 +337,7 @@ pub(super) fn family(s: &str) -> Res<'_, Family> {
     Ok((rest, family))
 }
 
-/// `{ ITEM … }`, each item with its place.
+/// `{ ITEM … }`, each item with its place. A semicolon more is nothing.
 pub(super) fn block<'a, T>(
     mut item: impl FnMut(&'a str) -> Res<'a, T>,
 ) -> impl FnMut(&'a str) -> Res<'a, Vec<Located<'a, T>>> {
@@ -333,6 +345,9 @@ pub(super) fn block<'a, T>(
         let (mut rest, _) = token("{")(s)?;
         let mut items = Vec::new();
         loop {
+            while let Ok((after, _)) = token(";")(rest) {
+                rest = after;
+            }
             let fault = match token("}")(rest) {
                 Ok((rest, _)) => return Ok((rest, items)),
                 Err(Err::Error(fault)) => fault,

@@ -3,15 +3,17 @@
 
 use std::time::Duration;
 
-use caracal_bgp::{AddPath, BfdOptions, Counted, LimitAction, PathCount, PrefixLimit};
+use caracal_bgp::{AddPath, Counted, LimitAction, PathCount, PrefixLimit};
 use nom::Parser;
+use nom::branch::alt;
 use nom::combinator::{cut, opt};
 use nom::sequence::{preceded, terminated};
 
+use super::bfd::BfdOption;
+use super::constant::number;
+use super::language::Scope;
 use super::lexer::switch;
-use super::lexer::{
-    Located, Res, block, directive, end_of_line, one_of_words, token, u8_number, u32_number,
-};
+use super::lexer::{Res, directive, end_of_line, one_of_words, token, u8_number, u32_number};
 use crate::context::LIMITS;
 
 /// BIRD's default for `long lived stale time`.
@@ -26,14 +28,6 @@ pub(super) enum Extra {
     LongLivedPartial,
     Bfd(Vec<BfdOption>),
     RequirePolicy,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum BfdOption {
-    Switch(bool),
-    Graceful,
-    Interval(Duration),
-    Multiplier(u8),
 }
 
 /// `add paths` option of a family.
@@ -62,11 +56,12 @@ pub(super) enum LimitLine {
 }
 
 /// The options of a peer, the last of each kind.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Extras {
     pub(super) long_lived: Option<Duration>,
     pub(super) long_lived_partial: bool,
-    pub(super) bfd: Option<BfdOptions>,
+    /// All lines about BFD, in order.
+    pub(super) bfd: Vec<BfdOption>,
     pub(super) require_policy: bool,
 }
 
@@ -79,21 +74,7 @@ impl Extras {
             Extra::LongLivedTime(seconds) => {
                 self.long_lived = Some(Duration::from_secs((*seconds).into()));
             }
-            Extra::Bfd(options) => {
-                for option in options {
-                    let mut bfd = self.bfd.unwrap_or_default();
-                    match option {
-                        BfdOption::Switch(on) => {
-                            self.bfd = on.then_some(bfd);
-                            continue;
-                        }
-                        BfdOption::Graceful => bfd.graceful = true,
-                        BfdOption::Interval(interval) => bfd.interval = *interval,
-                        BfdOption::Multiplier(count) => bfd.multiplier = *count,
-                    }
-                    self.bfd = Some(bfd);
-                }
-            }
+            Extra::Bfd(options) => self.bfd.extend(options),
             Extra::LongLivedPartial => self.long_lived_partial = true,
             Extra::RequirePolicy => self.require_policy = true,
         }
@@ -142,51 +123,17 @@ fn prefix_limit(options: &[LimitOption], counted: Counted) -> Option<PrefixLimit
 }
 
 /// After `long`: `lived graceful restart on;`, `lived stale time SECONDS;`.
-pub(super) fn long_lived(s: &str) -> Res<'_, Extra> {
+pub(super) fn long_lived<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Extra> {
     let (rest, _) = token("lived")(s)?;
     let (rest, word) = one_of_words(&["graceful", "stale"], rest)?;
     if word == "graceful" {
-        return preceded(token("restart"), switch)
+        let aware = token("aware").map(|_| false);
+        return preceded(token("restart"), alt((aware, switch)))
             .map(Extra::LongLived)
             .parse(rest);
     }
-    preceded(token("time"), u32_number)
+    preceded(token("time"), |s| number(scope, s))
         .map(Extra::LongLivedTime)
-        .parse(rest)
-}
-
-/// After `bfd`: nothing, `on`, `off`, `graceful` or `{ interval 300 ms; multiplier 3; }`.
-pub(super) fn bfd(s: &str) -> Res<'_, Extra> {
-    if super::lexer::skip(s).starts_with('{') {
-        let (rest, options) = block(bfd_option)(s)?;
-        let options = options.into_iter().map(|Located { value, .. }| value);
-        let all = std::iter::once(BfdOption::Switch(true)).chain(options);
-        return Ok((rest, Extra::Bfd(all.collect())));
-    }
-    if let Ok((rest, _)) = token("graceful")(s) {
-        return Ok((rest, Extra::Bfd(vec![BfdOption::Graceful])));
-    }
-    switch
-        .map(|on| Extra::Bfd(vec![BfdOption::Switch(on)]))
-        .parse(s)
-}
-
-fn bfd_option(s: &str) -> Res<'_, BfdOption> {
-    let (rest, word) = one_of_words(&["interval", "multiplier"], s)?;
-    if word == "interval" {
-        let (rest, number) = u32_number(rest)?;
-        let (rest, unit) = one_of_words(&["ms", "us", "s"], rest)?;
-        let interval = match unit {
-            "ms" => Duration::from_millis(number.into()),
-            "us" => Duration::from_micros(number.into()),
-            _ => Duration::from_secs(number.into()),
-        };
-        return token(";")
-            .map(|_| BfdOption::Interval(interval))
-            .parse(rest);
-    }
-    terminated(u8_number, token(";"))
-        .map(BfdOption::Multiplier)
         .parse(rest)
 }
 
@@ -207,14 +154,18 @@ pub(super) fn add_paths(s: &str) -> Res<'_, PathOption> {
 
 /// After `receive`, `import` or `export`, and `limit`: `MAX action warn;`, `block`, `disable` (the
 /// default) or `restart`; `off;`.
-pub(super) fn limit(counted: Counted, s: &str) -> Res<'_, LimitOption> {
+pub(super) fn limit<'a>(
+    scope: &mut Scope<'a>,
+    counted: Counted,
+    s: &'a str,
+) -> Res<'a, LimitOption> {
     let option = |line| LimitOption { counted, line };
     let rest = s;
     if let Ok((rest, _)) = token("off")(rest) {
         let off = option(LimitLine::Limit(None));
         return token(";").map(|_| off).parse(rest);
     }
-    let (rest, max) = u32_number(rest)?;
+    let (rest, max) = number(scope, rest)?;
     let word = cut(|s| one_of_words(&["warn", "block", "disable", "restart"], s));
     let action = preceded(token("action"), word);
     let (rest, action) = terminated(opt(action), token(";")).parse(rest)?;

@@ -2,21 +2,23 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use caracal_bgp::{BgpRole, NextHopMode, Value};
-use caracal_model::{Family, Prefix};
+use caracal_bgp::{BgpRole, NextHopMode};
+use caracal_model::Family;
 use nom::branch::alt;
 use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded, terminated};
 use nom::{Err, Parser};
 
-use super::language::{self, Named, Scope};
+use super::bfd;
+use super::constant::{self, address, identifier};
+use super::fixed;
+use super::language::{Named, Scope};
 use super::lexer::{
-    self, Located, Number, ParseFault, Res, block, directive, end_of_line, family, ipv4_address,
-    number, one_of_words, prefix, skip, string, switch, symbol, token, u8_number, u16_number,
-    u32_number,
+    Located, Number, ParseFault, Res, block, directive, end_of_line, family, one_of_words, skip,
+    string, switch, symbol, token, u8_number,
 };
+use super::neighbor::{NeighborLine, as_number, neighbor, port};
 use super::options::{self, ChannelLine, Extra, LimitOption, PathOption};
-use super::place::{address, link};
 use super::policy::{Passes, name_line};
 use crate::context::LIMITS;
 
@@ -29,19 +31,14 @@ pub(super) enum PeerOption<'a> {
         port: Option<u16>,
         asn: Number<'a>,
     },
-    Neighbor {
-        address: IpAddr,
-        interface: Option<&'a str>,
-        range: Option<Prefix>,
-        port: Option<u16>,
-        asn: RemoteAs<'a>,
-    },
+    Neighbor(NeighborLine<'a>),
     Source(IpAddr),
     Interface(&'a str),
     StrictBind(bool),
     /// `None` = direct; `Some(None)` = multihop without a limit.
     Reach(Option<Option<u8>>),
     TtlSecurity(bool),
+    CheckLink(bool),
     /// The exact TTL and TTL security.
     Ttl(Option<u8>, Option<u8>),
     HoldTime(u16),
@@ -59,11 +56,12 @@ pub(super) enum PeerOption<'a> {
     GracefulRestart(bool),
     RestartTime(u16),
     AllowOwnAs(u8),
-    Password(&'a str),
+    EnforceFirstAs(bool),
+    Password(String),
     Channel(Family, Vec<Located<'a, ChannelOption<'a>>>),
     Extra(Extra),
-    /// There is a note about it.
-    Noted,
+    /// It is so, or there is a note about it.
+    Fixed,
 }
 
 /// What passes between us and a peer.
@@ -82,16 +80,8 @@ pub(super) struct Call<'a> {
     pub(super) internal: Located<'a, bool>,
 }
 
-/// The AS of the peer.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum RemoteAs<'a> {
-    Number(Number<'a>),
-    /// Ours.
-    Internal,
-}
-
 pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
-    const WORDS: [&str; 28] = [
+    const WORDS: [&str; 27] = [
         "description",
         "interface",
         "disabled",
@@ -101,6 +91,7 @@ pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Peer
         "direct",
         "multihop",
         "ttl",
+        "check",
         "hold",
         "passive",
         "rr",
@@ -109,24 +100,25 @@ pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Peer
         "dynamic",
         "graceful",
         "allow",
+        "enforce",
         "password",
         "long",
         "bfd",
         "ipv4",
         "ipv6",
-        "connect",
-        "error",
         "keepalive",
         "source",
-        "debug",
         "#:",
     ];
     let at = skip(s);
+    if let Some(read) = fixed::of_peer(scope, s) {
+        return read.map(|(rest, ())| (rest, PeerOption::Fixed));
+    }
     let (rest, word) = one_of_words(&WORDS, s)?;
     match word {
         "local" => local(scope, rest),
-        "neighbor" => neighbor(scope, rest),
-        "rr" => reflector(rest),
+        "neighbor" => neighbor(scope, rest).map(|(rest, line)| (rest, PeerOption::Neighbor(line))),
+        "rr" => reflector(scope, rest),
         "rs" => delimited(token("client"), switch, token(";"))
             .map(PeerOption::RsClient)
             .parse(rest),
@@ -134,100 +126,62 @@ pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Peer
             .map(PeerOption::RequireRoles)
             .parse(rest),
         "dynamic" => dynamic(scope, at, rest),
-        "graceful" => graceful(rest),
+        "graceful" => graceful(scope, rest),
         "ipv4" | "ipv6" => channel(scope, s),
         "source" => {
             let (rest, _) = token("address")(rest)?;
             let (rest, address) = address(scope, rest)?;
             token(";").map(|_| PeerOption::Source(address)).parse(rest)
         }
-        "connect" | "error" | "debug" => timers(scope, at, word, rest),
         "#:" => line(s),
-        _ => terminated(|s| simple(word, s), token(";")).parse(rest),
-    }
-}
-
-/// `connect delay time N;`, `connect retry time N;`, `error wait time A, B;`, `debug …;`.
-fn timers<'a>(
-    scope: &mut Scope<'a>,
-    at: &'a str,
-    word: &str,
-    s: &'a str,
-) -> Res<'a, PeerOption<'a>> {
-    let (rest, words) = match word {
-        "debug" => (lexer::until_semicolon(s)?.0, "debug"),
-        "connect" => {
-            let (rest, _) = (one_of_two("delay", "retry"), token("time"), u32_number).parse(s)?;
-            (rest, "connect delay time, connect retry time")
-        }
-        _ => {
-            let wait = (
-                token("wait"),
-                token("time"),
-                u32_number,
-                token(","),
-                u32_number,
-            );
-            (wait.map(|_| ()).parse(s)?.0, "error wait time")
-        }
-    };
-    scope.note(at, words, "the speaker has its own timers and log");
-    token(";").map(|_| PeerOption::Noted).parse(rest)
-}
-
-/// A number, the name of one, or an expression in parentheses.
-fn as_number<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Number<'a>> {
-    let at = skip(s);
-    let Some(inside) = at.strip_prefix('(') else {
-        return number(s);
-    };
-    match language::computed(scope, inside)? {
-        (rest, Value::Int(value)) => token(")").map(|_| Number::Literal(value)).parse(rest),
-        _ => Err(Err::Failure(ParseFault::new(at, "a number"))),
+        _ => terminated(|s| simple(scope, word, s), token(";")).parse(rest),
     }
 }
 
 /// Options of a few words, without their semicolon.
-fn simple<'a>(word: &str, s: &'a str) -> Res<'a, PeerOption<'a>> {
+fn simple<'a>(scope: &mut Scope<'a>, word: &str, s: &'a str) -> Res<'a, PeerOption<'a>> {
     match word {
         "description" => string.map(PeerOption::Kind).parse(s),
         "interface" => string.map(PeerOption::Interface).parse(s),
         "direct" => Ok((s, PeerOption::Reach(None))),
-        "multihop" => opt(u8_number)
+        "multihop" => opt(|s| constant::number(scope, s))
             .map(|hops| PeerOption::Reach(Some(hops)))
             .parse(s),
         "ttl" => preceded(token("security"), switch)
             .map(PeerOption::TtlSecurity)
             .parse(s),
-        "hold" => preceded(token("time"), u16_number)
+        "check" => preceded(token("link"), switch)
+            .map(PeerOption::CheckLink)
+            .parse(s),
+        "hold" => preceded(token("time"), |s| constant::number(scope, s))
             .map(PeerOption::HoldTime)
             .parse(s),
         "disabled" => switch.map(PeerOption::Disabled).parse(s),
         "passive" => switch.map(PeerOption::Passive).parse(s),
-        "allow" => preceded((token("local"), token("as")), opt(u8_number))
-            .map(|count| PeerOption::AllowOwnAs(count.unwrap_or(1)))
+        "allow" => {
+            let count = opt(|s| constant::number(scope, s));
+            preceded((token("local"), token("as")), count)
+                .map(|count| PeerOption::AllowOwnAs(count.unwrap_or(1)))
+                .parse(s)
+        }
+        "enforce" => preceded((token("first"), token("as")), switch)
+            .map(PeerOption::EnforceFirstAs)
             .parse(s),
-        "password" => string.map(PeerOption::Password).parse(s),
-        "long" => options::long_lived.map(PeerOption::Extra).parse(s),
-        "bfd" => options::bfd.map(PeerOption::Extra).parse(s),
+        "password" => {
+            constant::text(scope, s).map(|(rest, text)| (rest, PeerOption::Password(text)))
+        }
+        "long" => {
+            options::long_lived(scope, s).map(|(rest, extra)| (rest, PeerOption::Extra(extra)))
+        }
+        "bfd" => bfd::options(scope, s)
+            .map(|(rest, options)| (rest, PeerOption::Extra(Extra::Bfd(options)))),
         "strict" => preceded(token("bind"), switch)
             .map(PeerOption::StrictBind)
             .parse(s),
-        _ => preceded(token("time"), u32_number)
+        _ => preceded(token("time"), |s| constant::number(scope, s))
             .map(PeerOption::Keepalive)
             .parse(s),
     }
-}
-
-fn one_of_two<'a>(
-    first: &'static str,
-    second: &'static str,
-) -> impl Fn(&'a str) -> Res<'a, &'static str> {
-    move |s| one_of_words(&[first, second], s)
-}
-
-fn port(s: &str) -> Res<'_, Option<u16>> {
-    opt(preceded(token("port"), cut(u16_number))).parse(s)
 }
 
 /// `[ADDRESS] [port PORT] as ASN;`, `role ROLE;`.
@@ -242,7 +196,7 @@ fn local<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
         Err(Err::Error(_)) => (s, None),
         Err(error) => return Err(error),
     };
-    let (rest, port) = port(rest)?;
+    let (rest, port) = port(scope, rest)?;
     let (rest, _) = token("as")(rest)?;
     let (rest, asn) = as_number(scope, rest)?;
     let local = PeerOption::Local { address, port, asn };
@@ -256,7 +210,7 @@ fn dynamic<'a>(scope: &mut Scope<'a>, at: &'a str, s: &'a str) -> Res<'a, PeerOp
         let (rest, _) = terminated(u8_number, token(";")).parse(rest)?;
         let why = "peers of a range have their addresses in their names, and no numbers";
         scope.note(at, "dynamic name digits", why);
-        return Ok((rest, PeerOption::Noted));
+        return Ok((rest, PeerOption::Fixed));
     }
     terminated(string, token(";"))
         .map(PeerOption::DynamicName)
@@ -272,50 +226,24 @@ fn role(s: &str) -> Res<'_, BgpRole> {
     }
 }
 
-/// `ADDRESS[%INTERFACE] [port PORT] as ASN;`, `range PREFIX [port PORT] as ASN;`.
-fn neighbor<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
-    let (rest, range) = opt(preceded(token("range"), cut(prefix))).parse(s)?;
-    let (rest, address) = match range {
-        Some(range) => (rest, range.address()),
-        None => address(scope, rest)?,
-    };
-    let (rest, interface) = link(rest)?;
-    let (rest, port) = port(rest)?;
-    let (rest, asn) = match one_of_words(&["internal", "as"], rest)? {
-        (rest, "internal") => (rest, RemoteAs::Internal),
-        (rest, _) => {
-            let (rest, asn) = as_number(scope, rest)?;
-            (rest, RemoteAs::Number(asn))
-        }
-    };
-    let neighbor = PeerOption::Neighbor {
-        address,
-        interface,
-        range,
-        port,
-        asn,
-    };
-    token(";").map(|_| neighbor.clone()).parse(rest)
-}
-
 /// `rr client;`, `rr cluster id ID;`.
-fn reflector(s: &str) -> Res<'_, PeerOption<'_>> {
+fn reflector<'a>(scope: &Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
     let (rest, word) = one_of_words(&["client", "cluster"], s)?;
     if word == "client" {
         return terminated(switch, token(";"))
             .map(PeerOption::Client)
             .parse(rest);
     }
-    delimited(token("id"), ipv4_address, token(";"))
+    delimited(token("id"), |s| identifier(scope, s), token(";"))
         .map(PeerOption::ClusterId)
         .parse(rest)
 }
 
 /// `graceful restart on;`, `graceful restart aware;`, `graceful restart time SECONDS;`.
-fn graceful(s: &str) -> Res<'_, PeerOption<'_>> {
+fn graceful<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
     let (rest, _) = token("restart")(s)?;
     if let Ok((rest, _)) = token("time")(rest) {
-        return terminated(u16_number, token(";"))
+        return terminated(|s| constant::number(scope, s), token(";"))
             .map(PeerOption::RestartTime)
             .parse(rest);
     }
@@ -405,12 +333,15 @@ fn channel_option<'a>(
     const WORDS: [&str; 10] = [
         "import", "export", "next", "gateway", "extended", "add", "receive", "table", "rpki", "#:",
     ];
+    if let Some(read) = fixed::of_family(scope, s) {
+        return read.map(|(rest, ())| (rest, ChannelOption::Done));
+    }
     let (rest, word) = one_of_words(&WORDS, s)?;
     let limit = LIMITS.iter().find(|(limit, _)| *limit == word);
     if let Some((_, counted)) = limit
         && let Ok((rest, _)) = token("limit")(rest)
     {
-        let limit = options::limit(*counted, rest);
+        let limit = options::limit(scope, *counted, rest);
         return limit.map(|(rest, limit)| (rest, ChannelOption::Limit(limit)));
     }
     match word {
@@ -447,11 +378,7 @@ fn channel_option<'a>(
         }
         "rpki" => rpki_reload(rest),
         "table" => {
-            let name = match family {
-                Family::Ipv4 => "master4",
-                Family::Ipv6 => "master6",
-            };
-            let (rest, ()) = super::master(name, rest)?;
+            let (rest, ()) = super::master(super::master_of(family), rest)?;
             token(";").map(|_| ChannelOption::Done).parse(rest)
         }
         "gateway" => {

@@ -4,11 +4,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use caracal_bgp::{BgpRole, ClusterId, GracefulRestart, NextHopMode, Password, PeerConfig};
-use caracal_model::{Family, IfName, Prefix};
+use caracal_model::{Family, IfName};
 
+use super::bfd::{self, BfdTimes};
 use super::lexer::{Located, Number, ParseFault};
+use super::neighbor::NeighborLine;
 use super::options::{Extras, LimitOption, PathOption};
-use super::peer::{ChannelOption, PeerOption, Policy, RemoteAs};
+use super::peer::{ChannelOption, PeerOption, Policy};
 use crate::context::Reach;
 
 /// BIRD's hold time, in seconds.
@@ -62,13 +64,20 @@ impl<'a> Channel<'a> {
     }
 }
 
-/// Where and who a peer is.
-#[derive(Clone, Copy)]
-pub(super) struct Neighbor<'a> {
-    pub(super) address: IpAddr,
-    pub(super) range: Option<Prefix>,
-    pub(super) port: Option<u16>,
-    pub(super) asn: RemoteAs<'a>,
+impl NeighborLine<'_> {
+    /// The lines before this one, with what it says.
+    fn with(self, later: Self) -> Self {
+        Self {
+            address: later.address.or(self.address),
+            interface: later.interface.or(self.interface),
+            range: match later.address {
+                Some(_) => later.range,
+                None => self.range,
+            },
+            port: later.port.or(self.port),
+            asn: later.asn.or(self.asn),
+        }
+    }
 }
 
 /// Options of a peer, the last of each kind.
@@ -82,7 +91,7 @@ pub(super) struct PeerOptions<'a> {
     pub(super) interface: Option<Located<'a, &'a str>>,
     pub(super) strict_bind: Option<&'a str>,
     pub(super) keepalive: Option<Located<'a, u32>>,
-    pub(super) neighbor: Option<Located<'a, Neighbor<'a>>>,
+    pub(super) neighbor: Option<Located<'a, NeighborLine<'a>>>,
     reach: Option<Option<Option<u8>>>,
     ttl_security: bool,
     ttl: Option<(Option<u8>, Option<u8>)>,
@@ -98,7 +107,9 @@ pub(super) struct PeerOptions<'a> {
     graceful: Option<bool>,
     restart_time: Option<u16>,
     allow_own_as: u8,
-    password: Option<&'a str>,
+    enforce_first_as: Option<&'a str>,
+    check_link: Option<bool>,
+    password: Option<String>,
     pub(super) channels: Vec<Channel<'a>>,
     extras: Extras,
 }
@@ -121,24 +132,16 @@ impl<'a> PeerOptions<'a> {
             PeerOption::Source(address) => self.source = Some(*address),
             PeerOption::StrictBind(on) => self.strict_bind = on.then_some(at),
             PeerOption::Keepalive(value) => self.keepalive = Some(Located { at, value: *value }),
-            PeerOption::Neighbor {
-                address,
-                interface,
-                range,
-                port,
-                asn,
-            } => {
-                let value = Neighbor {
-                    address: *address,
-                    range: *range,
-                    port: *port,
-                    asn: *asn,
-                };
+            PeerOption::Neighbor(line) => {
+                let known = self.neighbor.map(|known| known.value).unwrap_or_default();
+                let value = known.with(*line);
                 self.neighbor = Some(Located { at, value });
-                if let Some(value) = *interface {
+                if let Some(value) = line.interface {
                     self.interface = Some(Located { at, value });
                 }
             }
+            PeerOption::CheckLink(on) => self.check_link = Some(*on),
+            PeerOption::EnforceFirstAs(on) => self.enforce_first_as = on.then_some(at),
             PeerOption::Interface(value) => self.interface = Some(Located { at, value }),
             PeerOption::Reach(reach) => self.reach = Some(*reach),
             PeerOption::TtlSecurity(on) => self.ttl_security = *on,
@@ -155,10 +158,10 @@ impl<'a> PeerOptions<'a> {
             PeerOption::GracefulRestart(on) => self.graceful = Some(*on),
             PeerOption::RestartTime(seconds) => self.restart_time = Some(*seconds),
             PeerOption::AllowOwnAs(count) => self.allow_own_as = *count,
-            PeerOption::Password(text) => self.password = Some(text),
+            PeerOption::Password(text) => self.password = Some(text.clone()),
             PeerOption::Channel(family, lines) => self.channel(level, at, *family, lines)?,
             PeerOption::Extra(extra) => self.extras.take(extra),
-            PeerOption::Noted => {}
+            PeerOption::Fixed => {}
         }
         Ok(())
     }
@@ -192,13 +195,20 @@ impl<'a> PeerOptions<'a> {
         Ok(())
     }
 
-    /// What the peer relies on and BIRD has otherwise, with the line that makes it explicit: a
-    /// restart here takes no route away.
-    pub(super) fn own_default(&self) -> Option<&'static str> {
-        let relied = self.graceful.is_none() && self.restart_time.is_none();
-        relied.then_some(
+    /// What the peer relies on and BIRD has otherwise, with the line that makes it explicit.
+    pub(super) fn own_defaults(&self, config: &PeerConfig) -> impl Iterator<Item = &'static str> {
+        // A restart here takes no route away.
+        let restarts = self.graceful.is_none() && self.restart_time.is_none();
+        let is_direct = config.ttl == Some(1) || config.ttl_security == Some(1);
+        let checks = self.check_link.unwrap_or(is_direct);
+        let restart = restarts.then_some(
             "graceful restart is on here and aware in BIRD (\"graceful restart aware;\")",
-        )
+        );
+        let link = checks.then_some(
+            "a link that loses its carrier ends no session here, and does in BIRD (\"check link off;\"): its paths \
+             are a last resort at once, and the session ends by \"bfd\" or its hold time",
+        );
+        restart.into_iter().chain(link)
     }
 
     /// Keepalives are sent three times per hold time; a line that says otherwise is refused.
@@ -256,6 +266,17 @@ impl<'a> PeerOptions<'a> {
         }
     }
 
+    /// As in BIRD: inside an AS a path need not begin with the peer's.
+    pub(super) fn first_as(&self, internal: bool) -> Result<(), ParseFault<'a>> {
+        match self.enforce_first_as.filter(|_| internal) {
+            Some(at) => Err(ParseFault::new(
+                at,
+                "no \"enforce first as\": this peer is internal, and its paths need not begin with our AS",
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// As in BIRD: roles are those of external peers, and to require the peer's takes one of ours.
     pub(super) fn roles(&self, internal: bool) -> Result<(), ParseFault<'a>> {
         match (&self.role, self.require_roles) {
@@ -277,6 +298,7 @@ impl<'a> PeerOptions<'a> {
         internal: bool,
         router_id: Option<Ipv4Addr>,
         by_hand: bool,
+        bfd: BfdTimes,
     ) {
         // BIRD's defaults: internal peers may be anywhere, external ones are neighbours.
         let multihop = self.reach.unwrap_or_else(|| internal.then_some(None));
@@ -307,12 +329,17 @@ impl<'a> PeerOptions<'a> {
             (_, None) => Some(GracefulRestart::default()),
         };
         config.allow_own_as = self.allow_own_as;
-        config.password = self.password.map(|text| Password(text.to_owned()));
+        config.password = self.password.clone().map(Password);
+        config.enforce_first_as = self.enforce_first_as.is_some();
         self.kind.unwrap_or_default().clone_into(&mut config.kind);
-        config.next_hop = NextHopMode::Auto;
         config.long_lived = self.extras.long_lived;
         config.long_lived_partial = self.extras.long_lived_partial;
-        config.bfd = self.extras.bfd;
+        let is_direct = config.ttl == Some(1) || config.ttl_security == Some(1);
+        let times = match is_direct {
+            true => bfd.direct,
+            false => bfd.multihop,
+        };
+        config.bfd = bfd::of_peer(&self.extras.bfd, times);
         config.require_policy = self.extras.require_policy;
     }
 }

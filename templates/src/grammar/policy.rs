@@ -39,7 +39,7 @@ pub(super) enum Passes<'a> {
     #[default]
     Nothing,
     All,
-    Filter(Filter),
+    Filter(Located<'a, Filter>),
     /// A filter of the file.
     Named(Located<'a, &'a str>),
 }
@@ -51,18 +51,19 @@ pub(super) fn nothing() -> Filter {
 
 /// `all`, `none`, `where CONDITION`, `filter NAME`, `filter { STEP … }`.
 pub(super) fn passes<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Passes<'a>> {
+    let at = skip(s);
     let (rest, word) = one_of_words(&["all", "none", "where", "filter"], s)?;
+    let here = |value| Passes::Filter(Located { at, value });
     match word {
         "all" => Ok((rest, Passes::All)),
         "none" => Ok((rest, Passes::Nothing)),
         "where" => {
             let program = |scope: &mut Scope<'a>| language::where_filter(scope, "where", rest);
-            either(scope, only(rest), program).map(|(rest, filter)| (rest, Passes::Filter(filter)))
+            either(scope, only(rest), program).map(|(rest, filter)| (rest, here(filter)))
         }
         _ if skip(rest).starts_with('{') => {
             let program = |scope: &mut Scope<'a>| language::filter(scope, "without a name", rest);
-            either(scope, inline(rest), program)
-                .map(|(rest, filter)| (rest, Passes::Filter(filter)))
+            either(scope, inline(rest), program).map(|(rest, filter)| (rest, here(filter)))
         }
         _ => symbol(rest).map(|(rest, name)| (rest, Passes::Named(name))),
     }

@@ -2,56 +2,35 @@
 
 use std::net::IpAddr;
 
-use caracal_bgp::{Origination, Roa, StaticGateway, StaticWay};
+use caracal_bgp::{Asn, Filter, Origin, Origination, Roa, admitted};
 use caracal_model::{Family, Prefix};
-use nom::combinator::{cut, opt};
+use nom::branch::alt;
+use nom::combinator::opt;
 use nom::sequence::{delimited, preceded, terminated};
 use nom::{Err, Parser};
 
 use super::community;
-use super::language::Scope;
+use super::constant::{number, prefix};
+use super::fixed;
+use super::language::{self, Scope};
 use super::lexer::{
-    Located, ParseFault, Res, block, family, ip_address, one_of_words, prefix, skip, string,
-    switch, symbol, token, u8_number, u16_number, u32_number,
+    Located, ParseFault, Res, block, family, ip_address, one_of_words, skip, switch, symbol, token,
+    u32_number, until_semicolon,
 };
-use super::place::{address, link};
-use super::policy::assigned;
-
-/// What BIRD reads behind a gateway, and what to do without it.
-const BEHIND_A_GATEWAY: [(&str, &str); 5] = [
-    (
-        "%",
-        "another gateway, \"weight\", \"{\" or \";\": the link is found by the address of the gateway",
-    ),
-    (
-        "dev",
-        "another gateway, \"weight\", \"{\" or \";\": the link is found by the address of the gateway",
-    ),
-    (
-        "onlink",
-        "another gateway, \"weight\", \"{\" or \";\": the gateway has to be in a subnet of a link; give the interface \
-         an address in one, or say \"recursive ADDRESS\" and leave the route to it to the kernel's table",
-    ),
-    (
-        "bfd",
-        "another gateway, \"weight\", \"{\" or \";\": BFD runs with BGP peers only",
-    ),
-    (
-        "mpls",
-        "another gateway, \"weight\", \"{\" or \";\": there are no labels",
-    ),
-];
+use super::policy::{Passes, assigned, passes};
+use super::way::way;
 
 enum Attribute {
     NextHop(IpAddr),
     LocalPref(u32),
     Med(u32),
+    Origin(Origin),
+    Prepend(u32),
     Community(caracal_bgp::AnyCommunity),
 }
 
 enum Line<'a> {
-    /// With what it says of the preference.
-    Channel(Family, Option<u16>),
+    Channel(Family, Vec<ChannelLine<'a>>),
     Disabled(bool),
     /// What holds anyway.
     Nothing,
@@ -59,6 +38,14 @@ enum Line<'a> {
     /// The table of the entries.
     RoaChannel(Family, &'a str),
     Roa(Roa),
+}
+
+/// A line of the family.
+enum ChannelLine<'a> {
+    Preference(u16),
+    Import(Passes<'a>),
+    /// It changes nothing.
+    Nothing,
 }
 
 /// The family of `roa4` and `roa6`.
@@ -80,6 +67,8 @@ const PEERS_PREFERENCE: u16 = 100;
 pub(super) struct StaticRoutes<'a> {
     /// Of several protocols that have a prefix, the highest one counts.
     pub(super) preference: u16,
+    /// Which of them there are, and with which attributes.
+    pub(super) import: Passes<'a>,
     pub(super) routes: Vec<Located<'a, (Prefix, Origination)>>,
 }
 
@@ -90,6 +79,7 @@ pub(super) fn routes<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, StaticRou
     let mut table = None;
     let mut disabled = false;
     let mut preference = PREFERENCE;
+    let mut import = Passes::All;
     let mut routes = Vec::new();
     let mut roas: Vec<Located<'a, Roa>> = Vec::new();
     for Located { at, value } in lines {
@@ -102,9 +92,15 @@ pub(super) fn routes<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, StaticRou
                 let what = "one family in a static protocol; the other needs a protocol of its own";
                 return Err(Err::Failure(ParseFault::new(at, what)));
             }
-            Line::Channel(family, said) => {
+            Line::Channel(family, lines) => {
                 channel = Some(family);
-                preference = said.unwrap_or(preference);
+                for line in lines {
+                    match line {
+                        ChannelLine::Preference(said) => preference = said,
+                        ChannelLine::Import(said) => import = said,
+                        ChannelLine::Nothing => {}
+                    }
+                }
             }
             Line::Disabled(off) => disabled = off,
             Line::Nothing => {}
@@ -126,7 +122,12 @@ pub(super) fn routes<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, StaticRou
     if disabled {
         routes.clear();
     }
-    Ok((rest, StaticRoutes { preference, routes }))
+    let routes = StaticRoutes {
+        preference,
+        import,
+        routes,
+    };
+    Ok((rest, routes))
 }
 
 fn second_channel(at: &str) -> Err<ParseFault<'_>> {
@@ -168,32 +169,72 @@ fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line<'a>> {
         }
         return Ok((rest, Line::Nothing));
     }
-    let (rest, word) = one_of_words(&["route", "ipv4", "ipv6", "roa4", "roa6", "disabled"], s)?;
+    if let Ok((rest, ())) = fixed::of_any(s) {
+        return Ok((rest, Line::Nothing));
+    }
+    const WORDS: [&str; 7] = ["route", "ipv4", "ipv6", "roa4", "roa6", "disabled", "igp"];
+    let (rest, word) = one_of_words(&WORDS, s)?;
     match word {
-        "route" => {}
+        "route" => route(scope, rest),
         "roa4" | "roa6" => {
             let family = roa_family(word);
             let (rest, table) = roa_table(scope, family, rest)?;
-            return Ok((rest, Line::RoaChannel(family, table)));
+            Ok((rest, Line::RoaChannel(family, table)))
         }
-        "disabled" => {
-            return terminated(switch, token(";"))
-                .map(Line::Disabled)
-                .parse(rest);
+        "disabled" => terminated(switch, token(";"))
+            .map(Line::Disabled)
+            .parse(rest),
+        "igp" => {
+            let (rest, _) = token("table")(rest)?;
+            let master = |name| move |s| super::master(name, s);
+            let (rest, ()) = alt((master("master4"), master("master6"))).parse(rest)?;
+            token(";").map(|_| Line::Nothing).parse(rest)
         }
-        _ => return channel(s),
+        _ => channel(scope, s),
     }
-    let (rest, destination) = prefix(rest)?;
+}
+
+/// Behind `route`: a destination, where its packets go, and its attributes.
+fn route<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line<'a>> {
+    let (rest, destination) = prefix(scope, s)?;
     if let Ok((after, _)) = token("max")(rest) {
-        return roa(destination, after);
+        return roa(scope, destination, after);
     }
     let (rest, way) = way(scope, destination.family(), rest)?;
-    let (rest, attributes) = terminated(opt(block(attribute)), token(";")).parse(rest)?;
     let mut origination = Origination {
         way,
         ..Origination::default()
     };
-    for attribute in attributes.into_iter().flatten() {
+    let at = skip(rest);
+    let steps = match opt(block(attribute)).parse(rest) {
+        Ok((rest, attributes)) => {
+            let attributes = attributes.into_iter().flatten();
+            (rest, take_attributes(origination, attributes)?)
+        }
+        // Any steps may stand here, as in a filter that accepts.
+        Err(_) => {
+            let (rest, program) = language::attributes(scope, rest)?;
+            let filter = Filter::from(program);
+            let Some(route) = admitted(Some(&filter), destination, origination) else {
+                let what = "steps that come to an end";
+                return Err(Err::Failure(ParseFault::new(at, what)));
+            };
+            (rest, route)
+        }
+    };
+    let rest;
+    (rest, origination) = steps;
+    token(";")
+        .map(|_| Line::Route(destination, origination.clone()))
+        .parse(rest)
+}
+
+/// The attributes of a route.
+fn take_attributes<'a>(
+    mut origination: Origination,
+    attributes: impl Iterator<Item = Located<'a, Attribute>>,
+) -> Result<Origination, Err<ParseFault<'a>>> {
+    for attribute in attributes {
         match attribute.value {
             Attribute::NextHop(_) if !origination.way.leads_nowhere() => {
                 let what = "no \"bgp_next_hop\" behind a gateway, which is the next hop";
@@ -202,29 +243,55 @@ fn line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line<'a>> {
             Attribute::NextHop(address) => origination.next_hop = Some(address),
             Attribute::LocalPref(value) => origination.local_pref = Some(value),
             Attribute::Med(value) => origination.med = Some(value),
+            Attribute::Origin(origin) => origination.origin = origin,
+            Attribute::Prepend(asn) => origination.as_path.insert(0, Asn(asn)),
             Attribute::Community(community) => origination.communities.push(community),
         }
     }
     origination.communities.sort_unstable();
     origination.communities.dedup();
-    Ok((rest, Line::Route(destination, origination)))
+    Ok(origination)
 }
 
-/// `ipv4;`, or `ipv4 { preference NUMBER; };`.
-fn channel(s: &str) -> Res<'_, Line<'_>> {
+/// `ipv4;`, or `ipv4 { LINE … };`.
+fn channel<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line<'a>> {
     let (rest, family) = family(s)?;
-    let (rest, lines) = terminated(opt(block(preference)), token(";")).parse(rest)?;
-    let said = lines.into_iter().flatten().next_back();
-    Ok((rest, Line::Channel(family, said.map(|line| line.value))))
+    let lines = opt(block(|s| channel_line(scope, family, s)));
+    let (rest, lines) = terminated(lines, token(";")).parse(rest)?;
+    let lines = lines.into_iter().flatten().map(|line| line.value);
+    Ok((rest, Line::Channel(family, lines.collect())))
+}
+
+fn channel_line<'a>(scope: &mut Scope<'a>, family: Family, s: &'a str) -> Res<'a, ChannelLine<'a>> {
+    let (rest, word) = one_of_words(&["preference", "import", "export", "table", "debug"], s)?;
+    let (rest, line) = match word {
+        "preference" => preference(scope, rest)?,
+        "import" => {
+            let (rest, import) = passes(scope, rest)?;
+            (rest, ChannelLine::Import(import))
+        }
+        "export" => {
+            let (rest, export) = passes(scope, rest)?;
+            if !matches!(export, Passes::Nothing) {
+                scope.note(skip(s), "export", "nothing goes to a static protocol");
+            }
+            (rest, ChannelLine::Nothing)
+        }
+        "table" => {
+            let (rest, ()) = super::master(super::master_of(family), rest)?;
+            (rest, ChannelLine::Nothing)
+        }
+        _ => (until_semicolon(rest)?.0, ChannelLine::Nothing),
+    };
+    token(";")(rest).map(|(rest, _)| (rest, line))
 }
 
 /// A route of ours comes before those of peers, whatever it is worth among its own kind.
-fn preference(s: &str) -> Res<'_, u16> {
-    let (rest, _) = one_of_words(&["preference"], s)?;
-    let at = skip(rest);
-    let (rest, value) = terminated(u16_number, token(";")).parse(rest)?;
+fn preference<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, ChannelLine<'a>> {
+    let at = skip(s);
+    let (rest, value) = number(scope, s)?;
     if value > PEERS_PREFERENCE {
-        return Ok((rest, value));
+        return Ok((rest, ChannelLine::Preference(value)));
     }
     let what = format!(
         "a number from {} on: a static route is used before those of peers, which have {PEERS_PREFERENCE}",
@@ -234,14 +301,14 @@ fn preference(s: &str) -> Res<'_, u16> {
 }
 
 /// Behind `roa4` or `roa6`: nothing, or `{ table NAME; }`.
-pub(super) fn roa_table<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, &'a str> {
+pub(super) fn roa_table<'a>(scope: &mut Scope<'a>, family: Family, s: &'a str) -> Res<'a, &'a str> {
     let at = skip(s);
-    let table = |s| delimited(token("table"), symbol, token(";")).parse(s);
-    let (rest, lines) = terminated(opt(block(table)), token(";")).parse(s)?;
+    let lines = opt(block(|s| roa_line(scope, s)));
+    let (rest, lines) = terminated(lines, token(";")).parse(s)?;
     let named = lines
         .into_iter()
         .flatten()
-        .map(|line| line.value)
+        .filter_map(|line| line.value)
         .next_back();
     match scope.roa_table(named.map(|name| name.value), family) {
         Some(table) => Ok((rest, table)),
@@ -256,10 +323,25 @@ pub(super) fn roa_table<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Re
     }
 }
 
+/// `table NAME;`, or what holds for all entries: `import all;`, `export …;`.
+fn roa_line<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Option<Located<'a, &'a str>>> {
+    let (rest, word) = one_of_words(&["table", "import", "export"], s)?;
+    if word == "table" {
+        return terminated(symbol, token(";")).map(Some).parse(rest);
+    }
+    let at = skip(rest);
+    let (rest, said) = passes(scope, rest)?;
+    if word == "import" && !matches!(said, Passes::All) {
+        let what = "\"all\": the entries of a table of origins are all used";
+        return Err(Err::Failure(ParseFault::new(at, what)));
+    }
+    token(";").map(|_| None).parse(rest)
+}
+
 /// Behind `route PREFIX max`: `LENGTH as AS;`.
-fn roa(prefix: Prefix, s: &str) -> Res<'_, Line<'_>> {
+fn roa<'a>(scope: &mut Scope<'a>, prefix: Prefix, s: &'a str) -> Res<'a, Line<'a>> {
     let at = skip(s);
-    let (rest, max) = u8_number(s)?;
+    let (rest, max) = number(scope, s)?;
     if max < prefix.len() || max > prefix.family().bits() {
         let what = format!(
             "a length from {} to {}",
@@ -268,160 +350,19 @@ fn roa(prefix: Prefix, s: &str) -> Res<'_, Line<'_>> {
         );
         return Err(Err::Failure(ParseFault::new(at, what)));
     }
-    let (rest, asn) = delimited(token("as"), u32_number, token(";")).parse(rest)?;
-    Ok((rest, Line::Roa(Roa { prefix, max, asn })))
-}
-
-/// `blackhole`, `unreachable`, `prohibit`, `via ADDRESS …`, `recursive ADDRESS`.
-fn way<'a>(scope: &mut Scope<'a>, family: Family, s: &'a str) -> Res<'a, StaticWay> {
-    const KINDS: [&str; 6] = [
-        "blackhole",
-        "unreachable",
-        "prohibit",
-        "reject",
-        "via",
-        "recursive",
-    ];
-    let at = skip(s);
-    let (mut rest, kind) = one_of_words(&KINDS, s)?;
-    let way = match kind {
-        "blackhole" => return Ok((rest, StaticWay::Blackhole)),
-        "recursive" => {
-            let (rest, address) = hop(scope, family, rest)?;
-            return Ok((rest, StaticWay::Recursive(address)));
-        }
-        "via" => {
-            let mut gateways: Vec<StaticGateway> = Vec::new();
-            loop {
-                let (after, gateway) = gateway(scope, family, rest)?;
-                let mut known = gateways.iter();
-                if known.any(|known| is_same(known, &gateway)) {
-                    let what = "another gateway; this one is a repetition";
-                    return Err(Err::Failure(ParseFault::new(skip(rest), what)));
-                }
-                gateways.push(gateway);
-                rest = after;
-                let Ok((after, _)) = token("via")(rest) else {
-                    break;
-                };
-                rest = after;
-            }
-            if let [only] = &mut gateways[..]
-                && only.extra_weight > 0
-            {
-                only.extra_weight = 0;
-                scope.note(at, "weight", "there is no other gateway");
-            }
-            return Ok((rest, StaticWay::Via(gateways)));
-        }
-        "prohibit" => StaticWay::Prohibit,
-        _ => StaticWay::Unreachable,
-    };
-    scope.note(
-        at,
-        kind,
-        "in a table of the kernel the route is a blackhole",
-    );
-    Ok((rest, way))
-}
-
-fn is_same(a: &StaticGateway, b: &StaticGateway) -> bool {
-    (a.address, &a.interface) == (b.address, &b.interface)
-}
-
-/// A gateway, with its share of the packets: `ADDRESS [weight NUMBER]`. A link-local one says on
-/// which link it is: `fe80::1%eth0`, `fe80::1 dev "eth0"`.
-fn gateway<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, StaticGateway> {
-    let (rest, found) = reached(scope, family, s)?;
-    let mut gateway = StaticGateway::from(found);
-    let rest = match is_link_local(found) {
-        true => {
-            let at = skip(rest);
-            let (rest, link) = match link(rest)? {
-                (rest, None) => opt(preceded(token("dev"), cut(string))).parse(rest)?,
-                found => found,
-            };
-            let Some(link) = link else {
-                let what = "the interface of a link-local gateway: \"fe80::1%eth0\"";
-                return Err(Err::Failure(ParseFault::new(at, what)));
-            };
-            gateway.interface = Some(link.into());
-            rest
-        }
-        false => rest,
-    };
-    refuse_behind(rest)?;
-    let Ok((rest, _)) = token("weight")(rest) else {
-        return Ok((rest, gateway));
-    };
-    let at = skip(rest);
-    let (rest, weight) = u32_number(rest)?;
-    match weight.checked_sub(1).map(u8::try_from) {
-        Some(Ok(extra)) => gateway.extra_weight = extra,
-        _ => {
-            let what = "a weight from 1 to 256";
-            return Err(Err::Failure(ParseFault::new(at, what)));
-        }
-    }
-    refuse_behind(rest)?;
-    Ok((rest, gateway))
-}
-
-/// Options of gateways that are not done.
-fn refuse_behind(s: &str) -> Result<(), Err<ParseFault<'_>>> {
-    let behind = skip(s);
-    for (word, what) in BEHIND_A_GATEWAY {
-        if token(word)(behind).is_ok() {
-            return Err(Err::Failure(ParseFault::new(behind, what)));
-        }
-    }
-    Ok(())
-}
-
-/// An address that is looked up.
-fn hop<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, IpAddr> {
-    let (rest, found) = reached(scope, family, s)?;
-    if is_link_local(found) {
-        let what = "the address of a router that is no other's on another link";
-        return Err(Err::Failure(ParseFault::new(skip(s), what)));
-    }
-    refuse_behind(rest)?;
-    Ok((rest, found))
-}
-
-const fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(_) => false,
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    }
-}
-
-/// The address of a gateway, or one that is looked up.
-fn reached<'a>(scope: &Scope<'a>, family: Family, s: &'a str) -> Res<'a, IpAddr> {
-    let at = skip(s);
-    let wrong = |at, what: String| Err(Err::Failure(ParseFault::new(at, what)));
-    if at.starts_with('"') {
-        let what =
-            "the address of a gateway: routes that lead to an interface as a whole are not done";
-        return wrong(at, what.to_owned());
-    }
-    let (rest, found) = address(scope, s)?;
-    if Family::of(found) != family {
-        return wrong(at, format!("an address of {family}, as the destination"));
-    }
-    let is_of_link = matches!(found, IpAddr::V4(v4) if v4.is_link_local());
-    if is_of_link || found.is_unspecified() || found.is_multicast() {
-        let what = "the address of a router that is no other's on another link";
-        return wrong(at, what.to_owned());
-    }
-    Ok((rest, found))
+    let (rest, asn) = preceded(token("as"), |s| number(scope, s)).parse(rest)?;
+    token(";")
+        .map(|_| Line::Roa(Roa { prefix, max, asn }))
+        .parse(rest)
 }
 
 fn attribute(s: &str) -> Res<'_, Attribute> {
-    const WORDS: [&str; 6] = [
+    const WORDS: [&str; 8] = [
         "bgp_next_hop",
         "bgp_local_pref",
         "bgp_med",
+        "bgp_origin",
+        "bgp_path",
         "bgp_community",
         "bgp_large_community",
         "bgp_ext_community",
@@ -435,8 +376,27 @@ fn attribute(s: &str) -> Res<'_, Attribute> {
             .parse(rest),
         "bgp_local_pref" => assigned.map(Attribute::LocalPref).parse(rest),
         "bgp_med" => assigned.map(Attribute::Med).parse(rest),
+        "bgp_origin" => delimited(token("="), origin, token(";"))
+            .map(Attribute::Origin)
+            .parse(rest),
+        "bgp_path" => {
+            let prepend = (token("."), token("prepend"), token("("));
+            delimited(prepend, u32_number, (token(")"), token(";")))
+                .map(Attribute::Prepend)
+                .parse(rest)
+        }
         list => delimited(add(), community::operand_of(list), end())
             .map(Attribute::Community)
             .parse(rest),
     }
+}
+
+fn origin(s: &str) -> Res<'_, Origin> {
+    let (rest, word) = one_of_words(&["ORIGIN_IGP", "ORIGIN_EGP", "ORIGIN_INCOMPLETE"], s)?;
+    let origin = match word {
+        "ORIGIN_IGP" => Origin::Igp,
+        "ORIGIN_EGP" => Origin::Egp,
+        _ => Origin::Incomplete,
+    };
+    Ok((rest, origin))
 }

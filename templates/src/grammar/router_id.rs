@@ -7,15 +7,15 @@ use nom::sequence::terminated;
 use nom::{Err, Parser};
 
 use super::Statement;
-use super::lexer::{
-    Located, ParseFault, Res, ip_address, ipv4_address, prefix, skip, string, token,
-};
+use super::constant::identifier;
+use super::language::Scope;
+use super::lexer::{Located, ParseFault, Res, ip_address, prefix, skip, string, token};
 
 /// Behind `router`: `id ADDRESS;` or `id from [-] ["INTERFACE"] [PREFIX], …;`.
-pub(super) fn router_id(s: &str) -> Res<'_, Statement<'_>> {
+pub(super) fn router_id<'a>(scope: &Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
     let (rest, _) = token("id")(s)?;
     let Ok((rest, _)) = token("from")(rest) else {
-        return terminated(ipv4_address, token(";"))
+        return terminated(|s| identifier(scope, s), token(";"))
             .map(Statement::RouterId)
             .parse(rest);
     };

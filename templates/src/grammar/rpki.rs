@@ -8,11 +8,10 @@ use nom::combinator::{cut, opt};
 use nom::sequence::{preceded, terminated};
 use nom::{Err, Parser};
 
+use super::constant::{address, number, text};
+use super::fixed;
 use super::language::Scope;
-use super::lexer::{
-    Located, ParseFault, Res, block, ip_address, one_of_words, skip, string, switch, symbol, token,
-    u16_number, u32_number, until_semicolon,
-};
+use super::lexer::{Located, ParseFault, Res, block, one_of_words, skip, switch, symbol, token};
 use super::route::{roa_family, roa_table};
 
 /// A cache, and what its entries go to.
@@ -31,6 +30,9 @@ pub(super) type CacheStatement<'a> = Located<'a, (String, Option<Cache>)>;
 const REFRESH: (u32, u32) = (1, 86_400);
 const RETRY: (u32, u32) = (1, 7200);
 const EXPIRE: (u32, u32) = (600, 172_800);
+
+/// The version that a cache is asked for first.
+const VERSION: u8 = 1;
 
 enum CacheOption<'a> {
     Table(Family, &'a str),
@@ -110,9 +112,12 @@ fn option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, CacheOption<'a>> {
         "expire",
         "transport",
         "disabled",
-        "description",
-        "debug",
+        "max",
+        "min",
     ];
+    if let Ok((rest, ())) = fixed::of_any(s) {
+        return Ok((rest, CacheOption::Ignored));
+    }
     let (rest, word) = one_of_words(&WORDS, s)?;
     let end = || cut(token(";"));
     match word {
@@ -121,51 +126,54 @@ fn option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, CacheOption<'a>> {
             let (rest, table) = roa_table(scope, family, rest)?;
             Ok((rest, CacheOption::Table(family, table)))
         }
-        "remote" => terminated(remote, end()).parse(rest),
-        "port" => terminated(cut(u16_number), end())
+        "remote" => terminated(|s| remote(scope, s), end()).parse(rest),
+        "port" => terminated(cut(|s| number(scope, s)), end())
             .map(CacheOption::Port)
             .parse(rest),
-        "refresh" => time(REFRESH, rest).map(|(rest, t)| (rest, CacheOption::Refresh(t))),
-        "retry" => time(RETRY, rest).map(|(rest, t)| (rest, CacheOption::Retry(t))),
-        "expire" => time(EXPIRE, rest).map(|(rest, t)| (rest, CacheOption::Expire(t))),
+        "refresh" => time(scope, REFRESH, rest).map(|(rest, t)| (rest, CacheOption::Refresh(t))),
+        "retry" => time(scope, RETRY, rest).map(|(rest, t)| (rest, CacheOption::Retry(t))),
+        "expire" => time(scope, EXPIRE, rest).map(|(rest, t)| (rest, CacheOption::Expire(t))),
         "transport" => transport(rest),
         "disabled" => terminated(switch, end())
             .map(CacheOption::Disabled)
             .parse(rest),
-        "description" => terminated(cut(string), end())
-            .map(|_| CacheOption::Ignored)
-            .parse(rest),
-        _ => {
-            let (rest, _) = until_semicolon(rest)?;
-            let why = "log lines are chosen by options of the command";
-            scope.note(skip(s), "debug", why);
-            end().map(|_| CacheOption::Ignored).parse(rest)
+        bound => {
+            let (rest, _) = token("version")(rest)?;
+            let at = skip(rest);
+            let (rest, version) = number::<u8>(scope, rest)?;
+            let what = match bound {
+                "max" if version < VERSION => "1: version 1 is asked for first (RFC 8210)",
+                "min" if version > 0 => "0: version 0 is taken from a cache that has no other",
+                _ => return end().map(|_| CacheOption::Ignored).parse(rest),
+            };
+            Err(Err::Failure(ParseFault::new(at, what)))
         }
     }
 }
 
 /// Behind `remote`: a name in quotes or an address, and a port.
-fn remote(s: &str) -> Res<'_, CacheOption<'_>> {
+fn remote<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, CacheOption<'a>> {
     let at = skip(s);
-    let (rest, host) = match string(at) {
-        Ok((_, "")) => {
+    let (rest, host) = match text(scope, at) {
+        Ok((_, name)) if name.is_empty() => {
             return Err(Err::Failure(ParseFault::new(at, "the name of a machine")));
         }
-        Ok((rest, name)) => (rest, name.to_owned()),
+        Ok(found) => found,
         Err(_) => {
-            let (rest, address) = cut(ip_address).parse(at)?;
+            let (rest, address) = cut(|s| address(scope, s)).parse(at)?;
             (rest, address.to_string())
         }
     };
-    let (rest, port) = opt(preceded(token("port"), cut(u16_number))).parse(rest)?;
+    let port = preceded(token("port"), cut(|s| number(scope, s)));
+    let (rest, port) = opt(port).parse(rest)?;
     Ok((rest, CacheOption::Remote(host, port)))
 }
 
 /// `[keep] SECONDS;`
-fn time((least, most): (u32, u32), s: &str) -> Res<'_, RtrTime> {
+fn time<'a>(scope: &mut Scope<'a>, (least, most): (u32, u32), s: &'a str) -> Res<'a, RtrTime> {
     let (rest, keep) = opt(token("keep")).parse(s)?;
     let at = skip(rest);
-    let (rest, seconds) = terminated(cut(u32_number), cut(token(";"))).parse(rest)?;
+    let (rest, seconds) = terminated(cut(|s| number(scope, s)), cut(token(";"))).parse(rest)?;
     if !(least..=most).contains(&seconds) {
         let what = format!("a number from {least} to {most} (RFC 8210, section 6)");
         return Err(Err::Failure(ParseFault::new(at, what)));
@@ -278,7 +286,8 @@ mod tests {
                 "SSH, or with a password",
             ),
             ("roa4; remote \"\";", "the name of a machine"),
-            ("roa4; remote 192.0.2.1; min version 1;", "found \"min\""),
+            ("roa4; remote 192.0.2.1; min version 1;", "0: version 0"),
+            ("roa4; remote 192.0.2.1; max version 0;", "1: version 1"),
         ] {
             let text = format!("roa4 table r4; roa6 table r6;\nprotocol rpki {{ {inside} }}");
             let report = parse_file(&file(&text)).unwrap_err().report("f");

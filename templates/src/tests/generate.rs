@@ -157,15 +157,21 @@ fn origination() -> impl Strategy<Value = Origination> {
         of(address()),
         of(any::<u32>()),
         of(any::<u32>()),
+        select(vec![Origin::Igp, Origin::Egp, Origin::Incomplete]),
+        vec(any::<u32>().prop_map(Asn), 0..3),
         btree_set(community(), 0..4),
     )
-        .prop_map(|(next_hop, local_pref, med, communities)| Origination {
-            next_hop,
-            local_pref,
-            med,
-            communities: communities.into_iter().collect(),
-            way: StaticWay::default(),
-        })
+        .prop_map(
+            |(next_hop, local_pref, med, origin, as_path, communities)| Origination {
+                next_hop,
+                local_pref,
+                med,
+                origin,
+                as_path,
+                communities: communities.into_iter().collect(),
+                way: StaticWay::default(),
+            },
+        )
 }
 
 /// A link-local gateway.
@@ -188,6 +194,19 @@ fn led((prefix, mut route, n): (Prefix, Origination, u8)) -> (Prefix, Originatio
     route.way = match n % 6 {
         0 => StaticWay::Unreachable,
         1 => StaticWay::Prohibit,
+        2 if n % 5 == 0 => {
+            let address = match n % 2 {
+                0 => match prefix.family() {
+                    Family::Ipv4 => IpAddr::from([0; 4]),
+                    Family::Ipv6 => IpAddr::from([0; 16]),
+                },
+                _ => hop(n),
+            };
+            StaticWay::Via(vec![StaticGateway {
+                interface: Some(format!("wg-{n}").into()),
+                ..address.into()
+            }])
+        }
         2 if n % 4 == 0 && prefix.family() == Family::Ipv6 => StaticWay::Via(vec![near(n)]),
         2 => StaticWay::Via(vec![hop(n).into()]),
         3 => StaticWay::Via(vec![
@@ -299,6 +318,8 @@ prop_compose! {
         mut peer in options(),
         cluster in of(any::<u32>()),
         next_hop in select(vec![NextHopMode::Auto, NextHopMode::Own, NextHopMode::Keep]),
+        next_hop6 in select(vec![NextHopMode::Auto, NextHopMode::Own, NextHopMode::Keep]),
+        enforce_first_as in any::<bool>(),
         ttl in prop_oneof![Just(None), Just(Some(1)), of(any::<u8>())],
         ttl_security in of(any::<u8>()),
         password in of("[!#-~][ !#-~]{0,30}"),
@@ -308,7 +329,11 @@ prop_compose! {
         export in vec(any::<Index>(), 0..3),
         link in of("[a-z][a-z0-9.-]{0,14}"),
     ) -> (PeerConfig, Option<ClusterId>, Vec<Index>, Vec<Index>) {
-        peer.next_hop = next_hop;
+        peer.next_hop = next_hop.into();
+        if peer.families.len() > 1 {
+            peer.next_hop.ipv6 = next_hop6;
+        }
+        peer.enforce_first_as = enforce_first_as;
         peer.ttl = ttl;
         peer.ttl_security = ttl_security;
         peer.password = password.map(Password);
@@ -375,6 +400,7 @@ prop_compose! {
                 let internal = peer.local_as.unwrap_or(local_as) == peer.remote_as;
                 peer.client_of = cluster.filter(|_| internal);
                 peer.rs_client &= !internal;
+                peer.enforce_first_as &= !internal;
                 peer.role = peer.role.filter(|_| !internal);
                 peer.require_roles &= !internal;
                 (name.into(), peer)

@@ -369,7 +369,12 @@ fn options_of_a_peer_that_are_off_by_default() {
         (None, None, None, AddPath::default())
     );
     let bfd = |text: &str| with_options(text, "").unwrap().bfd;
-    assert_eq!(bfd("bfd;"), Some(BfdOptions::default()));
+    let birds = BfdOptions {
+        interval: Duration::from_millis(100),
+        multiplier: 5,
+        graceful: false,
+    };
+    assert_eq!(bfd("bfd;"), Some(birds));
     assert_eq!(bfd("bfd off;"), None);
     let tuned = BfdOptions {
         interval: Duration::from_millis(50),

@@ -19,17 +19,13 @@ fn errors(text: &str) -> ParseErrors {
     read_file("f", text, &mut |_, _| Err("no files".to_owned()), &|_| {
         Err("no machine".to_owned())
     })
-    .unwrap_err()
+    .expect_err(text)
 }
 
 #[test]
 fn what_would_be_dropped_is_refused() {
     let with_peer = |text: &str| format!("{}{text}\n", peer(""));
     for (text, expected) in [
-        (
-            with_peer("protocol static { ipv4; route 10.1.0.0/16 via \"eth0\"; }"),
-            "routes that lead to an interface",
-        ),
         (
             with_peer("protocol static { ipv4; route 10.1.0.0/16 via fd00::1; }"),
             "an address of IPv4",
@@ -52,15 +48,15 @@ fn what_would_be_dropped_is_refused() {
         ),
         (
             with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2%eth0; }"),
-            "by the address of the gateway",
+            "is found by its address",
         ),
         (
             with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2 dev \"eth0\"; }"),
-            "by the address of the gateway",
+            "is found by its address",
         ),
         (
             with_peer("protocol static { ipv4; route 10.1.0.0/16 via 10.0.0.2 onlink; }"),
-            "say \"recursive ADDRESS\"",
+            "10.0.0.1%eth0 onlink",
         ),
         (
             with_peer("protocol static { ipv4; check link; route 10.1.0.0/16 via 10.0.0.2; }"),
@@ -131,8 +127,33 @@ fn what_would_be_dropped_is_refused() {
             "a number up to 65535",
         ),
         (
-            with_peer("protocol static { ipv4 { import none; }; }"),
-            "expected \"preference\"",
+            with_peer("protocol static { roa4 { import none; }; }"),
+            "entries of a table of origins",
+        ),
+        (
+            peer("path metric off;"),
+            "\"on\": the length of AS_PATH counts",
+        ),
+        (peer("med metric on;"), "\"off\": MULTI_EXIT_DISC counts"),
+        (peer("default bgp_local_pref 200;"), "100: a route without"),
+        (peer("enforce first as;"), "this peer is internal"),
+        (peer("confederation 1;"), "no \"confederation\""),
+        (peer("router id 1.1.1.1;"), "no \"router id\""),
+        (
+            peer("ipv6 { preference 120; };"),
+            "100: all peers are alike",
+        ),
+        (
+            with_peer("protocol bgp x { local as 1; neighbor 10.0.0.9 external; ipv4; }"),
+            "\"as NUMBER\"",
+        ),
+        (
+            with_peer("protocol bfd { neighbor 10.0.0.9; }"),
+            "BFD runs with BGP peers only",
+        ),
+        (
+            with_peer("protocol bfd { interface \"*\" { min rx interval 10 ms; }; }"),
+            "\"interval\"",
         ),
         (
             with_peer("protocol pipe { table master4; peer table t; }"),
@@ -172,8 +193,8 @@ fn what_would_be_dropped_is_refused() {
         (peer("multihop; ipv6 { gateway direct; };"), "\"recursive\""),
         (peer("ipv4 { import all; };"), "each family once"),
         (
-            peer("ipv6 { next hop self; };"),
-            "both families with the same next hop",
+            peer("ipv6 { add paths on; };"),
+            "both families with the same \"add paths\"",
         ),
         (
             format!(
@@ -183,8 +204,19 @@ fn what_would_be_dropped_is_refused() {
             "one port to listen on",
         ),
         (
-            peer("ipv6 { import filter { krt_prefsrc = 10.0.0.1; accept; }; };"),
+            peer("ipv6 { import filter { krt_metric = 7; accept; }; };"),
             "one of BIRD's only",
+        ),
+        (
+            peer("ipv6 { import filter { krt_prefsrc = fd00::1; accept; }; };"),
+            "which is for \"export\" of \"protocol kernel\"",
+        ),
+        (
+            with_peer(
+                "function f() { unset(krt_prefsrc); return true; } filter g { if f() then accept; reject; } \
+                 protocol static { ipv4 { import filter g; }; }",
+            ),
+            "which is for \"export\" of \"protocol kernel\"",
         ),
         (
             peer("ipv6 { import filter { preference = 7; accept; }; };"),

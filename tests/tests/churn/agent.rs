@@ -166,6 +166,7 @@ impl Agent {
                     gateways: route.gateways,
                     internal: route.internal,
                     stale: route.stale,
+                    preferred_source: None,
                 };
                 (prefix, learned)
             })

@@ -79,7 +79,7 @@ fn routes_of_interfaces_go_out_as_birds_do() {
     let counts = |site: &Site| all(site).map(|heard| heard.len());
     site.until("BIRD's announcements", &[6, 6], || counts(&site));
     let expected = all(&site);
-    let device = "10.1.0.0/24 | 64512 | 10.1.0.1 | 100 | (64512,2) (64512,3) (64512,5)";
+    let device = "10.1.0.0/24 | IGP | 64512 | 10.1.0.1 | 100 | (64512,2) (64512,3) (64512,5)";
     assert!(
         expected[0].iter().any(|line| line == device),
         "{expected:#?}"

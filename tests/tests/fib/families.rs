@@ -54,7 +54,7 @@ fn speaker(asn: u32) -> String {
          protocol static {{ ipv4; route {} blackhole; }}
          protocol static {{ ipv6; route {} blackhole; }}
          template bgp both {{
-           local as 64512; direct; hold time 240; graceful restart on;
+           local as 64512; direct; check link off; hold time 240; graceful restart on;
            ipv4 {{ import all; export all; }};
            ipv6 {{ import all; export all; }};
          }}

@@ -222,7 +222,7 @@ impl Site {
                 Err(format!("{seen:?}"))
             }
         });
-        result.unwrap_or_else(|error| panic!("{error}"));
+        result.unwrap_or_else(|error| panic!("{error}; expected: {expected:?}"));
     }
 
     /// Waits until what somebody shows is right; otherwise the last of it is in the message.

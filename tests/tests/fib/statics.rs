@@ -13,7 +13,14 @@ const FILE: &str = "
 router id 10.0.0.1;
 define GATE = 10.1.0.9;
 protocol device { scan time 1; }
-protocol kernel { kernel table 1000; merge paths on; ipv4 { import none; export all; }; }
+define SENT = 10.2.0.1;
+protocol kernel {
+  kernel table 1000; merge paths on; description \"table\";
+  ipv4 {
+    table master4; import none;
+    export filter { if net ~ [ 198.18.0.0/24, 198.18.11.0/24 ] then krt_prefsrc = SENT; accept; };
+  };
+};
 protocol static one {
   ipv4;
   route 198.18.0.0/24 via GATE;
@@ -26,12 +33,23 @@ protocol static one {
   route 198.18.7.0/24 via 10.1.0.2;
   route 198.18.10.0/24 via 10.1.0.9 weight 256 via 10.2.0.9 weight 3;
 }
+filter marked { if net.len > 24 then reject; bgp_large_community.add((64512, 0, 1)); accept; }
+protocol static three {
+  ipv4 { import filter marked; export none; };
+  route 198.18.11.0/24 via \"eth-a\";
+  route 198.18.12.0/24 via 203.0.113.9%'eth-a' onlink;
+  route 198.18.13.0/24 blackhole { bgp_path.prepend(65007); bgp_path.prepend(65008); bgp_origin = ORIGIN_INCOMPLETE; };
+  route 198.18.14.0/25 blackhole;
+  route 198.18.15.0/24 via \"gone\";
+};
 protocol static two {
   ipv4;
   route 198.18.8.0/24 recursive 198.18.0.7;
   route 198.18.9.0/24 recursive 192.0.2.88;
 }
 filter told {
+  # BIRD tells the one on its link a gateway there that is in none of its subnets.
+  if net = 198.18.12.0/24 then reject;
   if bgp_local_pref = 100 then reject;
   if defined(bgp_local_pref) then bgp_community.add((64512, 1));
   if dest = RTD_UNICAST then bgp_community.add((64512, 2));
@@ -63,6 +81,9 @@ pub(super) fn heard(site: &Site, name: &str) -> Vec<String> {
         }
         let wanted = [
             "BGP.as_path",
+            "BGP.origin",
+            "BGP.med",
+            "BGP.large_community",
             "BGP.next_hop",
             "BGP.local_pref",
             "BGP.community",
@@ -128,16 +149,23 @@ fn static_routes_go_out_and_into_the_kernel_as_birds_do() {
     site.start("us", "us", &mut bird);
     // Not the one without a link, and not to the gateway itself.
     let counts = |site: &Site| (BIRDS.map(|name| heard(site, name).len()), table(site).len());
-    let all = ([9, 10], 10);
+    let all = ([11, 12], 13);
     site.until("BIRD's announcements", &all, || counts(&site));
     let expected = BIRDS.map(|name| heard(&site, name));
     let written = table(&site);
     let weights = |line: &String| line.contains("weight 256 ") && line.contains("weight 3");
     assert!(written.iter().any(weights), "{written:#?}");
-    let on_link = "198.18.0.0/24 | 64512 | 10.1.0.9 | 100 | (64512,2) (64512,5)";
+    let on_link = "198.18.0.0/24 | IGP | 64512 | 10.1.0.9 | 100 | (64512,2) (64512,5)";
     assert!(
         expected[0].iter().any(|line| line == on_link),
         "{expected:#?}"
+    );
+    let sent = |line: &&String| line.contains("src 10.2.0.1");
+    assert_eq!(written.iter().filter(sent).count(), 2, "{written:#?}");
+    let ends = |words: &str| written.iter().any(|line| line.contains(words));
+    assert!(
+        ends("198.18.11.0/24 dev eth-a") && ends("via 203.0.113.9 dev eth-a"),
+        "{written:#?}"
     );
     site.end("us", "-TERM");
     site.until("BIRD has gone", &([0, 0], 0), || counts(&site));

@@ -81,7 +81,7 @@ fn peer(view: &NodeView<'_>, name: &PeerName, session: &PlannedSession, family: 
         password: password.filter(|_| view.options.show_passwords),
         restart_time: session.restart_time.map(|time| time.as_secs()),
         keepalive: session.keepalive.map(|time| time.as_secs()),
-        next_hop: match config.next_hop {
+        next_hop: match config.next_hop.ipv4 {
             NextHopMode::Auto => None,
             NextHopMode::Own => Some("self"),
             NextHopMode::Keep => Some("keep"),

@@ -123,7 +123,7 @@ spec: {peerIP: '10.0.0.254:1179', asNumber: 65100, nextHopMode: Self, keepOrigin
         (tor.remote_as, tor.local_as),
         (Asn(65100), Some(Asn(64600)))
     );
-    assert_eq!(tor.next_hop, NextHopMode::Keep);
+    assert_eq!(tor.next_hop, NextHopMode::Keep.into());
     assert_eq!(
         tor.graceful_restart.unwrap().restart_time,
         Duration::from_secs(90)
@@ -133,7 +133,7 @@ spec: {peerIP: '10.0.0.254:1179', asNumber: 65100, nextHopMode: Self, keepOrigin
     assert_eq!(tor.allow_own_as, 3);
     assert_eq!((tor.ttl, tor.ttl_security), (Some(255), Some(2)));
     let high = peer(&a, "Global_10_0_0_254_port_1179");
-    assert_eq!((high.port, high.next_hop), (1179, NextHopMode::Own));
+    assert_eq!((high.port, high.next_hop), (1179, NextHopMode::Own.into()));
     assert_eq!(high.source, Some("10.0.0.9".parse().unwrap()));
 }
 

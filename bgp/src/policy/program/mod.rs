@@ -43,11 +43,11 @@ pub use mask::{MaskItem, PathMask};
 pub use roa::{Roa, RoaState, RoaTable};
 pub use set::{PrefixSet, SetKind, SetPattern, ValueSet};
 use stop::Stop;
-use tree::any_in;
 pub use tree::{
     Attribute, Expression, Function, MaskPart, Method, Operator, Place, Step, StepAction,
     enumeration_word,
 };
+use tree::{any_in, any_step};
 pub use value::{RouteList, Value, ValueType};
 
 use super::{FilterVerdict, RouteView};
@@ -124,6 +124,30 @@ impl Program {
     pub(crate) fn asks_for_interface(&self) -> bool {
         any_in(&self.body, &asks)
     }
+
+    /// True when some step is about what only a table of the kernel has.
+    pub(crate) fn is_for_the_kernel(&self) -> bool {
+        kernels(&self.body)
+    }
+}
+
+/// True when steps, or those of a function that they call, name an attribute of the kernel's.
+fn kernels(steps: &[Step]) -> bool {
+    let sets = |action: &StepAction| {
+        matches!(
+            action,
+            StepAction::Set(Attribute::PreferredSource, _)
+                | StepAction::Unset(Attribute::PreferredSource)
+        )
+    };
+    let asks = |expression: &Expression| match expression {
+        Expression::Attribute(attribute) | Expression::Defined(attribute) => {
+            *attribute == Attribute::PreferredSource
+        }
+        Expression::Call(function, _) => kernels(&function.body),
+        _ => false,
+    };
+    any_step(steps, &sets) || any_in(steps, &asks)
 }
 
 /// Computes an expression that needs no route.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use caracal_model::Family;
+
 use super::tree::Attribute;
 use super::value::{DESTINATION, ORIGIN, RouteList, SOURCE, Value};
 use crate::attrs::{Origin, PathAttrs, RouteType};
@@ -49,6 +51,7 @@ pub(super) fn read(route: &RouteView<'_>, attribute: Attribute) -> Value {
             .originator_id
             .map_or(Value::Void, |id| Value::Quad(id.number())),
         Attribute::OnlyToCustomer => number(attrs.only_to_customer().map(|asn| asn.0)),
+        Attribute::PreferredSource => route.preferred_source.map_or(Value::Void, Value::Ip),
         Attribute::Path => Value::Route(RouteList::Path),
         Attribute::Communities => Value::Route(RouteList::Communities),
         Attribute::ExtCommunities => Value::Route(RouteList::ExtCommunities),
@@ -103,6 +106,17 @@ pub(super) fn set(
     attribute: Attribute,
     value: Value,
 ) -> Result<(), String> {
+    if let (Attribute::PreferredSource, Value::Ip(address)) = (attribute, &value) {
+        if Family::of(*address) != route.prefix.family() {
+            return Err(format!(
+                "packets to {} have no source {address}",
+                route.prefix
+            ));
+        }
+        route.preferred_source = Some(*address);
+        return Ok(());
+    }
+    route.med_is_set |= attribute == Attribute::Med;
     let attrs = route.attrs.to_mut();
     match (attribute, value) {
         (Attribute::LocalPref, Value::Int(number)) => attrs.local_pref = Some(number),
@@ -138,6 +152,10 @@ pub(super) fn set(
 
 /// Takes an attribute away, or says why not.
 pub(super) fn unset(route: &mut RouteView<'_>, attribute: Attribute) -> Result<(), String> {
+    if attribute == Attribute::PreferredSource {
+        route.preferred_source = None;
+        return Ok(());
+    }
     let attrs = route.attrs.to_mut();
     match attribute {
         Attribute::LocalPref => attrs.local_pref = None,

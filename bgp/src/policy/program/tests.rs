@@ -120,6 +120,8 @@ fn a_function_that_calls_itself_without_end_rejects_the_route() {
         peer: crate::policy::PeerKind::Internal,
         source: crate::policy::RouteSource::Bgp,
         interface: None,
+        preferred_source: None,
+        med_is_set: false,
     };
     let (verdict, at) = program.run(&mut route);
     assert_eq!(verdict, FilterVerdict::Reject);
@@ -204,6 +206,8 @@ fn conditions_of_common_forms_hold_as_the_machine_says() {
                 peer: crate::policy::PeerKind::External,
                 source: crate::policy::RouteSource::Bgp,
                 interface: None,
+                preferred_source: None,
+                med_is_set: false,
             };
             for (index, both) in conditions.iter().enumerate() {
                 let operators: &[Operator] = match index < matches {

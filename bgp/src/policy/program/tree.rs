@@ -65,11 +65,13 @@ pub enum Attribute {
     OriginatorId,
     /// `bgp_otc`
     OnlyToCustomer,
+    /// `krt_prefsrc`, of a route on its way into a table of the kernel.
+    PreferredSource,
 }
 
 impl Attribute {
     /// All with their names.
-    pub const ALL: [(&'static str, Self); 14] = [
+    pub const ALL: [(&'static str, Self); 15] = [
         ("net", Self::Net),
         ("source", Self::Source),
         ("dest", Self::Destination),
@@ -84,6 +86,7 @@ impl Attribute {
         ("bgp_large_community", Self::LargeCommunities),
         ("bgp_originator_id", Self::OriginatorId),
         ("bgp_otc", Self::OnlyToCustomer),
+        ("krt_prefsrc", Self::PreferredSource),
     ];
 
     /// The type of its values.
@@ -97,7 +100,7 @@ impl Attribute {
             Self::Path => ValueType::Path,
             Self::LocalPref | Self::Med | Self::OnlyToCustomer => ValueType::Int,
             Self::Origin => ValueType::Enum(ORIGIN),
-            Self::NextHop => ValueType::Ip,
+            Self::NextHop | Self::PreferredSource => ValueType::Ip,
             Self::Communities => ValueType::Communities,
             Self::ExtCommunities => ValueType::ExtCommunities,
             Self::LargeCommunities => ValueType::LargeCommunities,
@@ -118,6 +121,7 @@ impl Attribute {
                 | Self::Communities
                 | Self::ExtCommunities
                 | Self::LargeCommunities
+                | Self::PreferredSource
         )
     }
 }
@@ -357,6 +361,21 @@ pub enum StepAction {
     Return(Expression),
     /// `print`
     Print(Vec<Expression>),
+}
+
+/// True when some of these steps, or one inside it, meets the condition. What a called function does
+/// is not looked at.
+pub(super) fn any_step(steps: &[Step], condition: &dyn Fn(&StepAction) -> bool) -> bool {
+    let any = |steps: &[Step]| any_step(steps, condition);
+    steps.iter().any(|step| {
+        condition(&step.action)
+            || match &step.action {
+                StepAction::If(_, yes, no) => any(yes) || any(no),
+                StepAction::Case(_, branches) => branches.iter().any(|(_, branch)| any(branch)),
+                StepAction::For(_, _, body) => any(body),
+                _ => false,
+            }
+    })
 }
 
 /// True when an expression of these steps, or one inside it, meets the condition. What a called

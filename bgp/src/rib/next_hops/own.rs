@@ -33,6 +33,16 @@ impl NextHopTable {
         way.into_iter().flat_map(StaticWay::hops)
     }
 
+    /// The same as they are told: without zones, and unspecified for a link as a whole.
+    pub(in crate::rib) fn own_addresses(&self, prefix: &Prefix) -> Vec<IpAddr> {
+        match self.own_ways.get(prefix) {
+            Some(StaticWay::Via(gateways)) => {
+                gateways.iter().map(|gateway| gateway.address).collect()
+            }
+            _ => self.own_hops(prefix).collect(),
+        }
+    }
+
     /// The next hop through which a route of ours leads elsewhere: the first gateway on a link, or
     /// the address that is looked up.
     pub(in crate::rib) fn own_first(&self, prefix: &Prefix) -> Option<IpAddr> {

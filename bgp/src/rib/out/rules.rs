@@ -9,7 +9,7 @@ use caracal_model::{Family, Prefix};
 use super::advertised::Withheld;
 use super::sent::SentLimit;
 use crate::attrs::{PathAttrs, RouteType};
-use crate::config::{BgpRole, NextHopMode, PathCount};
+use crate::config::{BgpRole, NextHopMode, NextHopModes, PathCount};
 use crate::policy::{FilterVerdict, PeerKind, RouteSource, RouteView};
 use crate::rib::DEFAULT_LOCAL_PREF;
 use crate::rib::import::{DecidedBy, NamedFilter, run_filters};
@@ -31,7 +31,7 @@ pub(in crate::rib) struct GroupKey {
     /// The peers are external, and clients of a route server (RFC 7947): they get routes as they
     /// came.
     pub(in crate::rib) transparent: bool,
-    pub(in crate::rib) next_hop: NextHopMode,
+    pub(in crate::rib) next_hop: NextHopModes,
     /// Our own NEXT_HOP for IPv4 and IPv6 prefixes.
     pub(in crate::rib) own_next_hops: [Option<IpAddr>; 2],
     pub(in crate::rib) families: Vec<Family>,
@@ -145,7 +145,9 @@ impl GroupKey {
         }
         self.allows(family, attrs, source)?;
         if self.filters.is_empty() {
-            let done = interner.intern(self.finish(self.base(route), route)?);
+            let mut base = self.base(route);
+            self.keep_med(&mut base, source, false);
+            let done = interner.intern(self.finish(base, route)?);
             cache.done = Some((attrs.clone(), peer, done.clone()));
             cache.family = Some(family);
             return Ok(done);
@@ -172,19 +174,27 @@ impl GroupKey {
                 true => route.interface(),
                 false => None,
             },
+            preferred_source: None,
+            med_is_set: false,
         };
         let (verdict, by) = run_filters(&self.filters, &mut view);
         if let (FilterVerdict::Reject, Some((filter, decision))) = (verdict, by) {
             return Err(Withheld::Policy(DecidedBy::new(filter, &decision)));
         }
+        let is_set = view.med_is_set;
         match view.attrs {
-            Cow::Owned(changed) => Ok(interner.intern(self.finish(changed, route)?)),
+            Cow::Owned(mut changed) => {
+                self.keep_med(&mut changed, source, is_set);
+                Ok(interner.intern(self.finish(changed, route)?))
+            }
             Cow::Borrowed(_) => {
                 let known = cached(&cache.done, attrs, peer);
                 if let Some(done) = known.filter(|_| same_family) {
                     return Ok(done);
                 }
-                let done = interner.intern(self.finish((*base).clone(), route)?);
+                let mut base = (*base).clone();
+                self.keep_med(&mut base, source, is_set);
+                let done = interner.intern(self.finish(base, route)?);
                 cache.done = Some((attrs.clone(), peer, done.clone()));
                 cache.family = Some(family);
                 Ok(done)
@@ -248,12 +258,16 @@ impl GroupKey {
             return base;
         }
         base.local_pref.get_or_insert(DEFAULT_LOCAL_PREF);
-        if self.kind == PeerKind::External && !self.transparent {
-            // RFC 4271 §5.1.4: a received MED goes no further than the AS; a filter may set a new
-            // one.
-            base.med = None;
-        }
         base
+    }
+
+    /// RFC 4271 §5.1.4: a received MED goes no further than the AS. Export filters see it, and may
+    /// set a new one.
+    fn keep_med(&self, attrs: &mut PathAttrs, source: PathSource, is_set: bool) {
+        let is_inside = self.kind == PeerKind::Internal || source == PathSource::Local;
+        if !is_inside && !self.transparent && !is_set {
+            attrs.med = None;
+        }
     }
 
     /// Sets the attributes that the protocol demands after policy.
@@ -316,7 +330,7 @@ impl GroupKey {
         let family = route.prefix.family();
         let is_told = |gateway: &IpAddr| {
             let shared = || self.link.iter().any(|subnet| subnet.contains(*gateway));
-            self.next_hop != NextHopMode::Own
+            self.next_hop.for_family(family) != NextHopMode::Own
                 && self.carries(family, *gateway)
                 && (self.kind == PeerKind::Internal || shared())
         };
@@ -337,7 +351,7 @@ impl GroupKey {
         let own = self.own_next_hop(family);
         let given = attrs.next_hop.filter(|given| self.carries(family, *given));
         // RFC 7947 §2.2.1.
-        let mode = match self.next_hop {
+        let mode = match self.next_hop.for_family(family) {
             NextHopMode::Auto if self.transparent => NextHopMode::Keep,
             mode => mode,
         };

@@ -250,25 +250,25 @@ fn rfc4271_9_2_what_fits_into_no_message_is_not_claimed_to_be_sent() {
 
 #[test]
 fn next_hop_modes() {
-    let mode = |n: u8, next_hop| {
+    use crate::config::NextHopMode::{self, Auto, Keep, Own};
+    let mode = |n: u8, next_hop: NextHopMode| {
         (
             n,
             PeerConfig {
-                next_hop,
+                next_hop: next_hop.into(),
                 ..internal_peer(n).1
             },
         )
     };
-    let outside = |n: u8, next_hop| {
+    let outside = |n: u8, next_hop: NextHopMode| {
         (
             n,
             PeerConfig {
-                next_hop,
+                next_hop: next_hop.into(),
                 ..external_peer(n).1
             },
         )
     };
-    use crate::config::NextHopMode::{Auto, Keep, Own};
     let mut net = all_up([
         mode(2, Auto),
         mode(3, Own),

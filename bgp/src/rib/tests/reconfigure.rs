@@ -142,7 +142,7 @@ fn export_rules_announce_the_difference() {
     net.announce(3, &[1], external(3, &[65003]));
     assert_eq!(net.adj_out(2)[&prefix(1)].next_hop, Some(address(3)));
     net.reconfigure(|config| {
-        config.peers.get_mut(&name(2)).unwrap().next_hop = NextHopMode::Own;
+        config.peers.get_mut(&name(2)).unwrap().next_hop = NextHopMode::Own.into();
     });
     assert_eq!(net.adj_out(2)[&prefix(1)].next_hop, Some(address(1)));
     net.check();

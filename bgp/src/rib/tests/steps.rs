@@ -156,9 +156,9 @@ fn peer(n: u8, rules: Rules) -> PeerConfig {
             .collect(),
         client_of: rules.client.then(|| ClusterId([7, 7, 7, 7].into())),
         next_hop: if rules.own_next_hop {
-            NextHopMode::Own
+            NextHopMode::Own.into()
         } else {
-            NextHopMode::Auto
+            NextHopMode::Auto.into()
         },
         own_next_hops: OwnNextHops {
             ipv4: None,

@@ -8,7 +8,6 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use caracal_model::Prefix;
 use tokio::sync::oneshot;
 use tokio::task::{Id, JoinError};
 
@@ -238,11 +237,11 @@ impl Core {
             while filled.at < self.rib.slots() && begin.elapsed() < SLICE / 2 {
                 let slots = filled.at..filled.at + SUBSCRIBED;
                 let routes = self.rib.learned_at(slots);
-                let passes = |prefix: &Prefix| self.rib.forwards(prefix, &filled.policy);
-                let routes = routes.filter(|(prefix, _)| passes(prefix));
-                filled
-                    .feed
-                    .extend(routes.map(|(prefix, route)| (prefix, Some(route))));
+                let routes = routes.filter_map(|(prefix, route)| {
+                    let route = self.rib.forwarded(&prefix, route, &filled.policy)?;
+                    Some((prefix, Some(route)))
+                });
+                filled.feed.extend(routes);
                 filled.at += SUBSCRIBED;
             }
             if filled.at < self.rib.slots() {
@@ -282,6 +281,8 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use caracal_model::Prefix;
+
     use super::*;
     use crate::attrs::PathAttrs;
 

@@ -94,6 +94,7 @@ fd00:10:244:2::1 dev vxlan-v6.calico metric 1024 mtu 1430 pref medium\n"
                 gateways: Arc::default(),
                 internal: true,
                 stale: false,
+                preferred_source: None,
             },
         );
         node.learned.send_replace(multipath);

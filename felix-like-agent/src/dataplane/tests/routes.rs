@@ -266,6 +266,7 @@ fn equal_cost_paths_are_written_once() {
                 gateways: Arc::default(),
                 internal: false,
                 stale: false,
+                preferred_source: None,
             },
         );
         node.learned.send_replace(learned);

@@ -162,6 +162,10 @@ fn session(peer: &PeerConfig) -> Vec<String> {
     }
     let times = peer.allow_own_as;
     say(times > 0, format!("our AS may be in a path {times} times"));
+    say(
+        peer.enforce_first_as,
+        "its AS is the first of each path".to_owned(),
+    );
     words
 }
 
@@ -210,7 +214,22 @@ fn limit_words(counted: Counted, limit: PrefixLimit, family: Option<Family>) -> 
     format!("{} {family}prefixes {what} at most, {then}", limit.max)
 }
 
+/// What is told as next hop, by family where the families differ.
 fn next_hop(peer: &PeerConfig, internal: bool) -> String {
+    let of = |family: Family| next_hop_by(peer, peer.next_hop.for_family(family), internal);
+    let families = &peer.families[..];
+    match families.first().map(|first| of(*first)) {
+        Some(first) if families.iter().all(|family| of(*family) == first) => first,
+        _ => {
+            let each = families
+                .iter()
+                .map(|family| format!("{family}: {}", of(*family)));
+            each.collect::<Vec<_>>().join("; ")
+        }
+    }
+}
+
+fn next_hop_by(peer: &PeerConfig, mode: NextHopMode, internal: bool) -> String {
     let own: Vec<String> = [Family::Ipv4, Family::Ipv6]
         .into_iter()
         .filter_map(|family| peer.own_next_hops.for_family(family))
@@ -220,7 +239,7 @@ fn next_hop(peer: &PeerConfig, internal: bool) -> String {
         [] => "our end of the session".to_owned(),
         own => own.join(" and "),
     };
-    match peer.next_hop {
+    match mode {
         NextHopMode::Own => ourselves,
         NextHopMode::Keep => format!("kept; of our routes {ourselves}"),
         NextHopMode::Auto if internal || peer.rs_client => {

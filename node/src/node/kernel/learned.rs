@@ -150,6 +150,7 @@ mod tests {
             as_path_len: 0,
             communities: Vec::new(),
             stale: false,
+            preferred_source: None,
         }
     }
 

@@ -18,7 +18,7 @@ use super::types;
 pub(super) use sets::set;
 
 /// Attributes of BIRD's routes that routes have not here.
-const OTHER_ATTRIBUTES: [&str; 21] = [
+const OTHER_ATTRIBUTES: [&str; 20] = [
     "proto",
     "from",
     "gw",
@@ -35,7 +35,6 @@ const OTHER_ATTRIBUTES: [&str; 21] = [
     "bgp_aigp",
     "krt_source",
     "krt_metric",
-    "krt_prefsrc",
     "krt_realm",
     "krt_scope",
     "krt_mtu",

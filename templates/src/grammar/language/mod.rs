@@ -17,4 +17,4 @@ mod types;
 
 pub(super) use expression::computed;
 pub(super) use scope::{LOCAL_AS, Named, Scope};
-pub(super) use steps::{filter, function, named_filter, where_filter};
+pub(super) use steps::{attributes, filter, function, named_filter, where_filter};

@@ -67,6 +67,8 @@ pub(in crate::grammar) struct Scope<'a> {
     pub(in crate::grammar) fed: Vec<(&'a str, Arc<[Roa]>)>,
     /// Those of an earlier reading.
     pub(in crate::grammar) known_fed: Vec<(&'a str, Arc<[Roa]>)>,
+    /// Peers without a name, so far.
+    pub(in crate::grammar) unnamed_peers: usize,
     /// Lines that change nothing here.
     pub(in crate::grammar) notes: Vec<String>,
     variables: Vec<Variable<'a>>,
@@ -93,6 +95,7 @@ impl<'a> Scope<'a> {
             learned: None,
             fed: Vec::new(),
             known_fed: Vec::new(),
+            unnamed_peers: 0,
             notes: Vec::new(),
             variables: Vec::new(),
             locals: 0,

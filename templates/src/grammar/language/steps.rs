@@ -70,6 +70,16 @@ pub(in crate::grammar) fn filter<'a>(
     Ok((rest, Program::new(name, scope.end(), body)))
 }
 
+/// `{ STEP … }` of a route: it is there with what the steps make of it, unless one rejects it.
+pub(in crate::grammar) fn attributes<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Program> {
+    scope.begin(false);
+    let place = scope.place(skip(s));
+    let (rest, mut body) = body(scope, s)?;
+    let action = StepAction::Accept;
+    body.push(Step { place, action });
+    Ok((rest, Program::new("of a static route", scope.end(), body)))
+}
+
 /// An expression behind `where`: accept if it is true, else reject.
 pub(in crate::grammar) fn where_filter<'a>(
     scope: &mut Scope<'a>,

@@ -1,5 +1,8 @@
 use super::*;
-use crate::policy::{Filter, FilterAction, FilterCondition, FilterTerm, PrefixPattern};
+use crate::policy::{
+    Attribute, Expression, Filter, FilterAction, FilterCondition, FilterTerm, Operator, Place,
+    PrefixPattern, Program, Step, StepAction, Value,
+};
 
 fn key(kind: PeerKind, filters: Vec<Arc<NamedFilter>>) -> GroupKey {
     GroupKey {
@@ -8,7 +11,7 @@ fn key(kind: PeerKind, filters: Vec<Arc<NamedFilter>>) -> GroupKey {
         role: None,
         client_of: None,
         transparent: false,
-        next_hop: NextHopMode::Auto,
+        next_hop: NextHopModes::default(),
         own_next_hops: [Some([10, 0, 0, 1].into()), None],
         families: vec![Family::Ipv4],
         extended_next_hop: false,
@@ -120,6 +123,73 @@ fn filters_see_the_route_before_the_protocol_changes_it() {
 }
 
 #[test]
+fn export_filters_see_the_med_that_goes_no_further() {
+    let step = |action| Step {
+        place: Place::default(),
+        action,
+    };
+    let is_one = Expression::Binary(
+        Operator::Equal,
+        Box::new([
+            Expression::Attribute(Attribute::Med),
+            Expression::Constant(Value::Int(1)),
+        ]),
+    );
+    let mark = StepAction::Set(Attribute::LocalPref, Expression::Constant(Value::Int(7)));
+    let accept = vec![step(mark), step(StepAction::Accept)];
+    let program = vec![step(StepAction::If(is_one, accept, Vec::new()))];
+    let seen = Arc::new(NamedFilter {
+        name: "seen".into(),
+        filter: Program::new("seen", 0, program).into(),
+    });
+    let source = PathSource::Peer {
+        kind: PeerKind::Internal,
+        client_of: None,
+        router_id: RouterId([1, 1, 1, 1].into()),
+    };
+    let key = key(PeerKind::External, vec![seen]);
+    let (mut cache, mut interner) = (ExportCache::default(), Interner::default());
+    let sent = export(&key, 1, source, &mut cache, &mut interner);
+    assert_eq!(sent.expect("accepted").med, None);
+}
+
+#[test]
+fn the_rule_for_the_next_hop_is_that_of_the_family() {
+    let key = GroupKey {
+        families: vec![Family::Ipv4, Family::Ipv6],
+        next_hop: NextHopModes {
+            ipv4: NextHopMode::Keep,
+            ipv6: NextHopMode::Own,
+        },
+        own_next_hops: [Some([10, 0, 0, 1].into()), Some([1; 16].into())],
+        ..key(PeerKind::Internal, vec![])
+    };
+    let told = |prefix: &str, hop: &str| {
+        let (mut cache, mut interner) = (ExportCache::default(), Interner::default());
+        let attrs = interner.intern(PathAttrs {
+            next_hop: hop.parse().ok(),
+            ..PathAttrs::default()
+        });
+        let route = ExportRoute {
+            prefix: prefix.parse().expect("a prefix"),
+            attrs: &attrs,
+            peer: PeerId(2),
+            handle: PeerId(2),
+            source: PathSource::Peer {
+                kind: PeerKind::External,
+                client_of: None,
+                router_id: RouterId([1, 1, 1, 1].into()),
+            },
+            next_hops: &NextHopTable::default(),
+        };
+        let sent = key.export(route, &mut cache, &mut interner);
+        sent.expect("sent").next_hop
+    };
+    assert_eq!(told("10.9.0.0/16", "10.0.0.9"), Some([10, 0, 0, 9].into()));
+    assert_eq!(told("fd09::/16", "fd00::9"), Some([1; 16].into()));
+}
+
+#[test]
 fn rfc7947_2_2_a_route_server_passes_routes_on_as_they_came() {
     let source = PathSource::Peer {
         kind: PeerKind::External,
@@ -135,14 +205,14 @@ fn rfc7947_2_2_a_route_server_passes_routes_on_as_they_came() {
         let (mut cache, mut interner) = (ExportCache::default(), Interner::default());
         export(key, 1, source, &mut cache, &mut interner).expect("sent")
     };
-    let of_other = sent(&client(NextHopMode::Auto), source);
+    let of_other = sent(&client(NextHopMode::Auto.into()), source);
     assert_eq!(of_other.as_path.to_string(), "", "our AS is not in it");
     assert_eq!(of_other.med, Some(1));
     assert_eq!(of_other.next_hop, Some([10, 0, 0, 9].into()));
     assert_eq!(of_other.local_pref, None, "as to every external peer");
-    let through_us = sent(&client(NextHopMode::Own), source);
+    let through_us = sent(&client(NextHopMode::Own.into()), source);
     assert_eq!(through_us.next_hop, Some([10, 0, 0, 1].into()));
-    let own = sent(&client(NextHopMode::Auto), PathSource::Local);
+    let own = sent(&client(NextHopMode::Auto.into()), PathSource::Local);
     assert_eq!(own.next_hop, Some([10, 0, 0, 1].into()));
     let plain = sent(&key(PeerKind::External, vec![]), source);
     assert_eq!(

@@ -1,9 +1,11 @@
 //! Lists of interfaces and addresses, as BIRD has them: for a router id, for routes of interfaces.
 
+#[cfg(feature = "speaker")]
 use std::net::IpAddr;
 
 use caracal_model::Prefix;
 
+#[cfg(feature = "speaker")]
 use crate::policy::glob;
 
 /// An item of a list of interfaces and addresses; the first item of the list that an address
@@ -18,6 +20,7 @@ pub struct InterfacePattern {
     pub prefix: Option<Prefix>,
 }
 
+#[cfg(feature = "speaker")]
 impl InterfacePattern {
     fn matches(&self, interface: &str, ends: &[IpAddr]) -> bool {
         let is_named = |name: &String| glob(name, interface);
