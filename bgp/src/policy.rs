@@ -244,7 +244,7 @@ pub(crate) struct RouteView<'a> {
     pub source: RouteSource,
     /// The interface through which the route leaves, when it is a kernel route.
     pub interface: Option<&'a str>,
-    /// `krt_prefsrc`: the address that packets are sent from, on the way into a table of the kernel.
+    /// `krt_prefsrc`: the address that packets are sent from, on the way into a kernel's table.
     pub preferred_source: Option<IpAddr>,
     /// A filter has set MULTI_EXIT_DISC.
     pub med_is_set: bool,

@@ -2,8 +2,8 @@
 //! protocol, and its `import` for what others wrote there.
 //!
 //! Of a route on its way into a forwarding table, filters decide, and may say from which address
-//! packets are sent (`krt_prefsrc`): it has no other attributes. Filters for what comes from it, and
-//! for routes of our own, do set attributes, for these routes are announced.
+//! packets are sent (`krt_prefsrc`): it has no other attributes. Filters for what comes from it,
+//! and for routes of our own, do set attributes, for these routes are announced.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

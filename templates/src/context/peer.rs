@@ -111,15 +111,8 @@ pub(super) fn peer_view(
         limit_restart: received.map_or(0, |limit| limit.restart),
         limits: limits.clone(),
         family_limits,
-        next_hop: peer
-            .families
-            .first()
-            .and_then(|first| next_hop(peer, *first)),
-        next_hops: peer
-            .families
-            .iter()
-            .map(|family| (family.as_str(), next_hop(peer, *family)))
-            .collect(),
+        next_hop: first.and_then(|first| next_hop(peer, *first)),
+        next_hops: next_hops(peer),
         internal,
         import: symbols(&peer.import)?,
         export: symbols(&peer.export)?,
@@ -169,6 +162,14 @@ fn limits(what: &str, peer: &PeerConfig, family: Family) -> Result<Vec<Limit>, R
 }
 
 /// `next hop address` of each family, or null.
+/// The rules for NEXT_HOP, by family.
+fn next_hops(peer: &PeerConfig) -> BTreeMap<&'static str, Option<&'static str>> {
+    let families = peer.families.iter();
+    families
+        .map(|family| (family.as_str(), next_hop(peer, *family)))
+        .collect()
+}
+
 /// The rule for NEXT_HOP of a family; none for the usual one.
 const fn next_hop(peer: &PeerConfig, family: Family) -> Option<&'static str> {
     match peer.next_hop.for_family(family) {

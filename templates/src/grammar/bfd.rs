@@ -1,4 +1,5 @@
-//! BFD: what a peer says of it, and `protocol bfd`, which says what holds for peers that say nothing.
+//! BFD: what a peer says of it, and `protocol bfd`, which says what holds for peers that say
+//! nothing.
 
 use std::time::Duration;
 
@@ -85,7 +86,7 @@ pub(super) fn of_peer(options: &[BfdOption], times: BfdOptions) -> Option<BfdOpt
     bfd
 }
 
-/// Behind `bfd` of a peer: nothing, `on`, `off`, `graceful` or `{ interval 300 ms; multiplier 3; }`.
+/// Behind `bfd` of a peer: nothing, `on`, `off`, `graceful` or `{ interval 300 ms; … }`.
 pub(super) fn options<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Vec<BfdOption>> {
     if skip(s).starts_with('{') {
         let (rest, options) = times(scope, s)?;

@@ -30,8 +30,8 @@ pub(super) enum RemoteAs<'a> {
     Internal,
 }
 
-/// `ADDRESS[%INTERFACE]` or `range PREFIX`, `port PORT`, `as ASN` or `internal`, in any order and not
-/// always all of them.
+/// `ADDRESS[%INTERFACE]` or `range PREFIX`, `port PORT`, `as ASN` or `internal`, in any order and
+/// not always all of them.
 pub(super) fn neighbor<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, NeighborLine<'a>> {
     let mut line = NeighborLine::default();
     let mut rest = s;

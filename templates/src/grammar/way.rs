@@ -1,5 +1,5 @@
-//! Where packets of a static route go: nowhere, through gateways, to a link, or to wherever an address
-//! is reached.
+//! Where packets of a static route go: nowhere, through gateways, to a link, or to wherever an
+//! address is reached.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

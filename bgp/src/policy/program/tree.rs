@@ -363,8 +363,8 @@ pub enum StepAction {
     Print(Vec<Expression>),
 }
 
-/// True when some of these steps, or one inside it, meets the condition. What a called function does
-/// is not looked at.
+/// True when some of these steps, or one inside it, meets the condition. What a called function
+/// does is not looked at.
 pub(super) fn any_step(steps: &[Step], condition: &dyn Fn(&StepAction) -> bool) -> bool {
     let any = |steps: &[Step]| any_step(steps, condition);
     steps.iter().any(|step| {

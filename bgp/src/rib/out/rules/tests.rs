@@ -125,7 +125,10 @@ fn filters_see_the_route_before_the_protocol_changes_it() {
 #[test]
 fn export_filters_see_the_med_that_goes_no_further() {
     let step = |action| Step {
-        place: Place::default(),
+        place: Place {
+            file: "f".into(),
+            line: 1,
+        },
         action,
     };
     let is_one = Expression::Binary(
