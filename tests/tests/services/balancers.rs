@@ -65,14 +65,19 @@ status: {{loadBalancer: {{ingress: [{{ip: '{}'}}]}}}}
     text
 }
 
-/// Who answers a machine, and which client they see; `None` where nobody does.
-fn answers(lab: &Lab, machine: &str, times: usize) -> Option<BTreeSet<(String, IpAddr)>> {
+/// Who answers a machine, and which client they see.
+type Seen = BTreeSet<(String, IpAddr)>;
+
+/// So many connections of a machine; why there is none.
+fn opened(lab: &Lab, machine: &str, times: usize) -> Result<Seen, ErrorKind> {
     let (netns, to) = (lab.netns(machine).unwrap(), to(lab));
-    let open = |_| VipConnection::open(&netns, to);
-    let opened: Result<BTreeSet<_>, _> = (0..times)
-        .map(|n| open(n).map(|c| (c.server, c.client)))
-        .collect();
-    match opened {
+    let open = |_| VipConnection::open(&netns, to).map(|c| (c.server, c.client));
+    (0..times).map(open).collect()
+}
+
+/// Who answers a machine; `None` where nobody does.
+fn answers(lab: &Lab, machine: &str, times: usize) -> Option<Seen> {
+    match opened(lab, machine, times) {
         Ok(seen) => Some(seen),
         Err(ErrorKind::TimedOut | ErrorKind::WouldBlock) => None,
         Err(other) => panic!("{machine}: {other:?}"),
@@ -84,14 +89,10 @@ fn to(lab: &Lab) -> SocketAddr {
 }
 
 /// Waits until a machine is answered as `is_right` wants it.
-fn await_answers(
-    lab: &Lab,
-    machine: &str,
-    what: &str,
-    is_right: impl Fn(&BTreeSet<(String, IpAddr)>) -> bool,
-) -> BTreeSet<(String, IpAddr)> {
-    let answered = wait_until(120 * SECOND, what, || match answers(lab, machine, MANY) {
-        Some(seen) if is_right(&seen) => Ok(seen),
+fn await_answers(lab: &Lab, machine: &str, what: &str, is_right: impl Fn(&Seen) -> bool) -> Seen {
+    // Until the Service is in force, a node or the kernel may say that there is no way.
+    let answered = wait_until(120 * SECOND, what, || match opened(lab, machine, MANY) {
+        Ok(seen) if is_right(&seen) => Ok(seen),
         other => Err(format!("{other:?}")),
     });
     answered.unwrap_or_else(|e| {
