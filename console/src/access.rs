@@ -1,6 +1,6 @@
 //! Who may ask. On the loopback address whoever is on the machine, as long as the browser was sent
 //! there by its own name: a page of somebody else's whose name leads to 127.0.0.1 is refused (DNS
-//! rebinding). Everywhere else who knows the token.
+//! rebinding). Everywhere else who knows the token, or has a certificate of the authority.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -55,6 +55,19 @@ pub enum Access {
     Loopback,
     /// Who knows the token.
     Token(Token),
+    /// Who has a certificate of the authority, or knows the token, where there is one.
+    Certificate(Option<Token>),
+}
+
+/// What a request says of who sent it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Caller<'a> {
+    /// The header `Host`.
+    pub host: Option<&'a str>,
+    /// The header `Authorization`.
+    pub authorization: Option<&'a str>,
+    /// The connection has a client's certificate, and the authority has signed it.
+    pub is_certified: bool,
 }
 
 /// Why a request is not answered.
@@ -64,6 +77,10 @@ pub enum Denial {
     Host(String),
     /// It has no token, or a wrong one.
     Token,
+    /// It has no certificate, and no token would do.
+    Certificate,
+    /// It has neither a certificate nor the token.
+    Neither,
 }
 
 impl fmt::Display for Denial {
@@ -76,32 +93,38 @@ impl fmt::Display for Denial {
             Self::Token => f.write_str(
                 "the token is missing or wrong; send `Authorization: Bearer TOKEN` with the content of CARACAL_CONSOLE_TOKEN_FILE",
             ),
+            Self::Certificate => f.write_str(
+                "a client's certificate is needed, signed by the authority in CARACAL_CONSOLE_CA_CERT_FILE of this node",
+            ),
+            Self::Neither => f.write_str(
+                "there is neither a client's certificate of the authority in CARACAL_CONSOLE_CA_CERT_FILE of this node, nor the token; send `Authorization: Bearer TOKEN` with the content of CARACAL_CONSOLE_TOKEN_FILE",
+            ),
         }
     }
 }
 
 impl Access {
-    /// Judges a request by its headers `Host` and `Authorization`. `is_public`: what was asked for
-    /// is the page itself, which says nothing of the cluster.
+    /// Judges a request by who sent it. `is_public`: what was asked for is the page itself, which
+    /// says nothing of the cluster.
     ///
     /// # Errors
     /// [`Denial`].
-    pub fn check(
-        &self,
-        host: Option<&str>,
-        authorization: Option<&str>,
-        is_public: bool,
-    ) -> Result<(), Denial> {
+    pub fn check(&self, caller: Caller<'_>, is_public: bool) -> Result<(), Denial> {
+        let knows = |token: &Token| {
+            let given = caller.authorization.and_then(bearer);
+            given.is_some_and(|given| token.is(given.as_bytes()))
+        };
         match self {
-            Self::Loopback => match host.filter(|host| is_loopback(host)) {
+            Self::Loopback => match caller.host.filter(|host| is_loopback(host)) {
                 Some(_) => Ok(()),
-                None => Err(Denial::Host(host.unwrap_or_default().to_owned())),
+                None => Err(Denial::Host(caller.host.unwrap_or_default().to_owned())),
             },
-            Self::Token(_) if is_public => Ok(()),
-            Self::Token(token) => match authorization.and_then(bearer) {
-                Some(given) if token.is(given.as_bytes()) => Ok(()),
-                _ => Err(Denial::Token),
-            },
+            Self::Token(_) | Self::Certificate(_) if is_public => Ok(()),
+            Self::Certificate(_) if caller.is_certified => Ok(()),
+            Self::Token(token) | Self::Certificate(Some(token)) if knows(token) => Ok(()),
+            Self::Token(_) => Err(Denial::Token),
+            Self::Certificate(None) => Err(Denial::Certificate),
+            Self::Certificate(Some(_)) => Err(Denial::Neither),
         }
     }
 }
@@ -132,7 +155,13 @@ mod tests {
 
     #[test]
     fn the_loopback_answers_to_its_own_names_alone() {
-        let check = |host| Access::Loopback.check(host, None, false);
+        let check = |host| {
+            let caller = Caller {
+                host,
+                ..Caller::default()
+            };
+            Access::Loopback.check(caller, false)
+        };
         for host in [
             "localhost",
             "LOCALHOST:9090",
@@ -157,14 +186,17 @@ mod tests {
         }
         assert_eq!(check(None), Err(Denial::Host(String::new())));
         // The page too: what it shows is asked for by its own script.
-        let page = Access::Loopback.check(Some("evil.example"), None, true);
-        assert!(page.is_err());
+        let caller = Caller {
+            host: Some("evil.example"),
+            ..Caller::default()
+        };
+        assert!(Access::Loopback.check(caller, true).is_err());
     }
 
     #[test]
     fn elsewhere_the_token_counts_and_the_name_does_not() {
         let access = Access::Token(Token::parse("0123456789abcdef\n").expect("a token"));
-        let check = |given: Option<&str>| access.check(Some("node1:9090"), given, false);
+        let check = |authorization: Option<&str>| access.check(sent(authorization, false), false);
         assert_eq!(check(Some("Bearer 0123456789abcdef")), Ok(()));
         assert_eq!(check(Some("bearer  0123456789abcdef ")), Ok(()));
         for wrong in [
@@ -178,8 +210,40 @@ mod tests {
             assert_eq!(check(Some(wrong)), Err(Denial::Token), "{wrong}");
         }
         assert_eq!(check(None), Err(Denial::Token));
-        assert_eq!(access.check(None, None, true), Ok(()));
+        assert_eq!(access.check(Caller::default(), true), Ok(()));
+        // Nobody has verified it.
+        assert_eq!(access.check(sent(None, true), false), Err(Denial::Token));
         assert!(!format!("{access:?}").contains("0123"));
+    }
+
+    fn sent(authorization: Option<&str>, is_certified: bool) -> Caller<'_> {
+        Caller {
+            host: Some("node1:9090"),
+            authorization,
+            is_certified,
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_enough_and_the_token_does_as_well() {
+        let token = || Token::parse("0123456789abcdef").expect("a token");
+        let right = Some("Bearer 0123456789abcdef");
+        for (access, denial) in [
+            (Access::Certificate(None), Denial::Certificate),
+            (Access::Certificate(Some(token())), Denial::Neither),
+        ] {
+            assert_eq!(access.check(sent(None, true), false), Ok(()));
+            for wrong in [None, Some("Bearer 0123456789abcdee"), Some("Bearer ")] {
+                let denied = Err(denial.clone());
+                assert_eq!(access.check(sent(wrong, false), false), denied);
+            }
+            assert_eq!(access.check(sent(None, false), true), Ok(()));
+        }
+        let both = Access::Certificate(Some(token()));
+        assert_eq!(both.check(sent(right, false), false), Ok(()));
+        let alone = Access::Certificate(None);
+        let denied = alone.check(sent(right, false), false);
+        assert_eq!(denied, Err(Denial::Certificate));
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod page;
 mod query;
 mod question;
 
-pub use access::{Access, Denial, Token};
+pub use access::{Access, Caller, Denial, Token};
 pub use events::{ConsoleEvent, EventDiff, ProblemChange, RouteCounts};
 pub use pacing::Pacer;
 pub use page::{DESCRIPTION, PageFile, SECURITY_HEADERS, page_file};

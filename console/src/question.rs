@@ -12,7 +12,7 @@ const LARGEST_PAGE: usize = 1000;
 const BASE: &str = "/api/v1/";
 
 /// The paths of the API, as its description has them.
-pub const PATHS: [&str; 12] = [
+pub const PATHS: [&str; 20] = [
     "/api/v1/openapi.json",
     "/api/v1/status",
     "/api/v1/sessions",
@@ -22,6 +22,14 @@ pub const PATHS: [&str; 12] = [
     "/api/v1/kernel",
     "/api/v1/pools",
     "/api/v1/nodes",
+    "/api/v1/nodes/{node}/status",
+    "/api/v1/nodes/{node}/sessions",
+    "/api/v1/nodes/{node}/sessions/{peer}",
+    "/api/v1/nodes/{node}/routes",
+    "/api/v1/nodes/{node}/blocks",
+    "/api/v1/nodes/{node}/kernel",
+    "/api/v1/nodes/{node}/audit",
+    "/api/v1/nodes/{node}/explain",
     "/api/v1/audit",
     "/api/v1/explain",
     "/api/v1/events",
@@ -60,6 +68,15 @@ pub enum Question {
     },
     /// What changes from now on.
     Events,
+    /// What a node of the cluster is asked.
+    OfNode {
+        /// The node.
+        node: String,
+        /// The question, which each node answers itself.
+        question: Box<Self>,
+        /// Its path behind the API's version, with its parameters.
+        path: String,
+    },
 }
 
 /// Which routes are asked for.
@@ -113,8 +130,11 @@ impl Question {
     /// # Errors
     /// [`QuestionError`].
     pub fn parse(path: &str, query: Option<&str>) -> Result<Self, QuestionError> {
-        let mut query = Query::parse(query)?;
         let name = path.strip_prefix(BASE).ok_or(QuestionError::NoSuchPath)?;
+        if let Some((node, asked)) = name.strip_prefix("nodes/").and_then(|n| n.split_once('/')) {
+            return of_node(node, asked, query);
+        }
+        let mut query = Query::parse(query)?;
         let question = match name {
             "openapi.json" => Self::Description,
             "status" => Self::Status,
@@ -144,6 +164,35 @@ impl Question {
         query.finish("")?;
         Ok(question)
     }
+}
+
+/// A question to a node. What a node asks others, or tells as it happens, is not passed on.
+fn of_node(node: &str, asked: &str, query: Option<&str>) -> Result<Question, QuestionError> {
+    let question = Question::parse(&format!("{BASE}{asked}"), query)?;
+    let is_its_own = match question {
+        Question::Status
+        | Question::Sessions
+        | Question::Session { .. }
+        | Question::Routes(_)
+        | Question::Blocks
+        | Question::Kernel
+        | Question::Audit
+        | Question::Explain { .. } => true,
+        Question::Description
+        | Question::Pools
+        | Question::Nodes
+        | Question::Events
+        | Question::OfNode { .. } => false,
+    };
+    if !is_its_own || node.is_empty() {
+        return Err(QuestionError::NoSuchPath);
+    }
+    let query = query.map(|query| format!("?{query}"));
+    Ok(Question::OfNode {
+        node: decode(node)?,
+        question: Box::new(question),
+        path: format!("{asked}{}", query.unwrap_or_default()),
+    })
 }
 
 fn routes(mut query: Query) -> Result<RouteQuestion, QuestionError> {
@@ -199,7 +248,7 @@ mod tests {
     #[test]
     fn each_path_of_the_list_is_a_question_and_no_other_is() {
         for path in PATHS {
-            let path = path.replace("{peer}", "10.0.0.2");
+            let path = path.replace("{peer}", "10.0.0.2").replace("{node}", "n2");
             let query = path.ends_with("explain").then_some("destination=10.0.0.1");
             assert!(Question::parse(&path, query).is_ok(), "{path}");
         }
@@ -209,10 +258,41 @@ mod tests {
             "/api/v1/sessions/",
             "/api/v1/sessions/a/b",
             "/api/v1/statuses",
+            "/api/v1/nodes/",
+            "/api/v1/nodes//status",
+            "/api/v1/nodes/n2",
+            "/api/v1/nodes/n2/pools",
+            "/api/v1/nodes/n2/nodes",
+            "/api/v1/nodes/n2/events",
+            "/api/v1/nodes/n2/openapi.json",
+            "/api/v1/nodes/n2/nodes/n3/status",
         ] {
             let parsed = Question::parse(path, None);
             assert_eq!(parsed, Err(QuestionError::NoSuchPath), "{path}");
         }
+    }
+
+    #[test]
+    fn a_node_is_asked_what_it_answers_itself() {
+        let query = Some("peer=tor%20a&limit=7");
+        let parsed = Question::parse("/api/v1/nodes/n%32/routes", query);
+        let Ok(Question::OfNode {
+            node,
+            question,
+            path,
+        }) = parsed
+        else {
+            panic!("{parsed:?}");
+        };
+        assert_eq!(
+            (&*node, &*path),
+            ("n2", "routes?peer=tor%20a&limit=7"),
+            "as it was asked"
+        );
+        assert!(matches!(*question, Question::Routes(_)));
+        // It is judged here, too.
+        let wrong = Question::parse("/api/v1/nodes/n2/routes", Some("limit=0"));
+        assert!(matches!(wrong, Err(QuestionError::Invalid(_))), "{wrong:?}");
     }
 
     #[test]

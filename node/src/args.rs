@@ -12,9 +12,9 @@ use crate::completion;
 /// `caracal audit`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct AuditArgs {
-    /// This node, or all.
+    /// This node, another one, or all.
     #[command(flatten)]
-    pub(crate) nodes: AllNodesArgs,
+    pub(crate) nodes: NodesArgs,
     /// Keep running; print findings as they appear, become errors and disappear.
     #[arg(long)]
     pub(crate) watch: bool,
@@ -30,6 +30,9 @@ pub(crate) struct ExplainArgs {
     /// 10.96.0.10:53/udp.
     #[arg(value_parser = explained)]
     pub(crate) destination: ExplainDestination,
+    /// This node, or another one.
+    #[command(flatten)]
+    pub(crate) node: NodeArg,
     /// Once, or again at each change.
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
@@ -189,11 +192,22 @@ pub(crate) enum Output {
     Yaml,
 }
 
-/// `--all-nodes`.
-#[derive(Clone, Copy, Debug, ClapArgs)]
-pub(crate) struct AllNodesArgs {
+/// `--node`.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct NodeArg {
+    /// Ask this node over its console, not the one that runs here.
+    #[arg(long, value_name = "NODE", add = completion::names_of_kind(Kind::Node))]
+    pub(crate) node: Option<String>,
+}
+
+/// `--node` and `--all-nodes`.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct NodesArgs {
+    /// Another node.
+    #[command(flatten)]
+    pub(crate) one: NodeArg,
     /// Show all nodes, as they published their status to the datastore.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "node")]
     pub(crate) all_nodes: bool,
 }
 
@@ -210,9 +224,9 @@ pub(crate) struct WatchArgs {
 pub(crate) enum BgpCommand {
     /// Show peers and their sessions.
     Peers {
-        /// This node, or all.
+        /// This node, another one, or all.
         #[command(flatten)]
-        nodes: AllNodesArgs,
+        nodes: NodesArgs,
         /// Once, or again at each change.
         #[command(flatten)]
         watch: WatchArgs,
@@ -225,6 +239,9 @@ pub(crate) enum BgpCommand {
         /// Name or address of the peer, or name of its BGPPeer.
         #[arg(add = completion::peers())]
         peer: String,
+        /// This node, or another one.
+        #[command(flatten)]
+        node: NodeArg,
         /// Output format.
         #[command(flatten)]
         output: OutputArgs,
@@ -268,6 +285,9 @@ pub(crate) enum BgpCommand {
         /// Only best paths.
         #[arg(long)]
         best: bool,
+        /// This node, or another one.
+        #[command(flatten)]
+        node: NodeArg,
         /// Output format.
         #[command(flatten)]
         output: OutputArgs,
@@ -283,6 +303,9 @@ pub(crate) enum BgpCommand {
         /// Only best paths.
         #[arg(long)]
         best: bool,
+        /// This node, or another one.
+        #[command(flatten)]
+        node: NodeArg,
         /// Output format.
         #[command(flatten)]
         output: OutputArgs,
@@ -295,6 +318,9 @@ pub(crate) enum BgpCommand {
         /// Which of them.
         #[command(flatten)]
         filter: RouteArgs,
+        /// This node, or another one.
+        #[command(flatten)]
+        node: NodeArg,
         /// Output format.
         #[command(flatten)]
         output: OutputArgs,
@@ -315,6 +341,9 @@ pub(crate) enum BgpCommand {
     Explain {
         /// The prefix.
         prefix: Prefix,
+        /// This node, or another one.
+        #[command(flatten)]
+        node: NodeArg,
         /// Output format.
         #[command(flatten)]
         output: OutputArgs,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use caracal_ipam::Lease;
-use caracal_model::{InsertEach, NodeName, NodeStatus, Timestamp};
+use caracal_model::{InsertEach, NodeName, NodeStatus, ProblemCode, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// Keys of the records are below this; outside of `/calico/`, so that they wake no watcher of
@@ -61,6 +61,9 @@ pub(crate) struct PublishedStatus {
     /// Why the node is not in service, when somebody drains it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) drain: Option<String>,
+    /// Where others ask its console: `https://10.0.0.1:9095`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) console: Option<String>,
     /// Entries of `down`, `problems` and `findings` that did not fit.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) omitted: usize,
@@ -82,8 +85,13 @@ pub(crate) struct DownSession {
 }
 
 impl PublishedStatus {
-    /// The record of a node; `findings` are those of its last audit that count, by code.
-    pub(crate) fn from_status(status: &NodeStatus, findings: BTreeMap<String, usize>) -> Self {
+    /// The record of a node; `findings` are those of its last audit that count, by code, and
+    /// `console` is where others reach its console.
+    pub(crate) fn from_status(
+        status: &NodeStatus,
+        findings: BTreeMap<String, usize>,
+        console: Option<String>,
+    ) -> Self {
         let mut record = Self {
             version: status.version.clone(),
             datastore: status.datastore.state.clone(),
@@ -91,6 +99,7 @@ impl PublishedStatus {
             kernel: status.kernel.phase.clone(),
             drain: status.drain.as_deref().map(shortened),
             findings,
+            console: console.filter(|_| is_console_served(status)),
             ..Self::default()
         };
         let kinds = status.kernel.routes.iter();
@@ -152,6 +161,11 @@ impl PublishedStatus {
             ..self.clone()
         }
     }
+}
+
+fn is_console_served(status: &NodeStatus) -> bool {
+    let code = ProblemCode::NodeConsole;
+    !status.problems.iter().any(|problem| problem.code == code)
 }
 
 /// The beginning of a text.
@@ -296,7 +310,7 @@ mod tests {
             peer("Mesh_2", "Active", Some("connection refused")),
             disabled,
         ];
-        let record = PublishedStatus::from_status(&status(peers), BTreeMap::new());
+        let record = PublishedStatus::from_status(&status(peers), BTreeMap::new(), None);
         assert_eq!(record.established(), (1, 3));
         assert_eq!(record.down.len(), 1);
         assert_eq!(record.down[0].reason, "connection refused");
@@ -321,7 +335,7 @@ mod tests {
         });
         status.problems = problems.collect();
         let codes = status.problems.len();
-        let record = PublishedStatus::from_status(&status, BTreeMap::new());
+        let record = PublishedStatus::from_status(&status, BTreeMap::new(), None);
         let written = PublishedStatus {
             written: "2026-01-01T00:00:00.000000Z".to_owned(),
             ..record.clone()
@@ -353,7 +367,7 @@ mod tests {
     fn nothing_is_written_while_nothing_changes() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let record = PublishedStatus::from_status(&status(Vec::new()), BTreeMap::new());
+        let record = PublishedStatus::from_status(&status(Vec::new()), BTreeMap::new(), None);
         let mut schedule = PublicationSchedule::default();
         assert!(schedule.is_due(&record, start));
         schedule.written(record.clone(), start);
@@ -387,7 +401,7 @@ mod tests {
         let fresh = lease("2026-01-01T00:00:55Z", false);
         let old = lease("2026-01-01T00:00:05Z", false);
         let ended = lease("2026-01-01T00:00:05Z", true);
-        let healthy = PublishedStatus::from_status(&status(Vec::new()), BTreeMap::new());
+        let healthy = PublishedStatus::from_status(&status(Vec::new()), BTreeMap::new(), None);
         let bad = PublishedStatus {
             problems: [("bgp.listen".to_owned(), 1)].into(),
             ..healthy.clone()

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::args::{
-    AllNodesArgs, AuditArgs, BgpCommand, DrainArgs, ExplainArgs, LabCommand, ModeCommand,
-    OutputArgs, RenderArgs, TopologyCommand, TraceArgs, WatchArgs,
+    AuditArgs, BgpCommand, DrainArgs, ExplainArgs, LabCommand, ModeCommand, NodesArgs, OutputArgs,
+    RenderArgs, TopologyCommand, TraceArgs, WatchArgs,
 };
 use crate::cli::bundle::BundleArgs;
 use crate::cli::datastore::DatastoreCommand;
@@ -64,9 +64,9 @@ pub(crate) enum Command {
     Flannel(Box<FlannelLine>),
     /// Show this node: datastore, peers, blocks, kernel, problems.
     Status {
-        /// This node, or all.
+        /// This node, another one, or all.
         #[command(flatten)]
-        nodes: AllNodesArgs,
+        nodes: NodesArgs,
         /// Once, or again at each change.
         #[command(flatten)]
         watch: WatchArgs,
@@ -206,7 +206,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             nodes,
             watch,
             output,
-        } => status::run(nodes.all_nodes, watch.watch, output.output),
+        } => status::run(&nodes, watch.watch, output.output),
         Command::Bgp { command } => bgp::run(command),
         Command::Get(args) => resources::get(&args),
         Command::Apply(args) => resources::apply(&args),

@@ -4,6 +4,7 @@
 //! Nothing is ignored silently: a value that does not parse is an error that names the variable,
 //! and a variable of ours, Calico's or Felix's that nothing reads is named in a warning.
 
+pub(crate) mod console;
 pub(crate) mod group;
 mod policy;
 pub(crate) mod ports;
@@ -22,6 +23,7 @@ use caracal_datastore::Accept;
 use caracal_model::{AsNumber, Cidr, EncapMode, Family, InsertEach, NodeName, Prefix};
 use caracal_topologies::{MaxPrefixes, RouterIdChoice};
 
+use self::console::ConsoleFiles;
 use self::group::AdminGroup;
 use self::policy::enforces_policy;
 use self::ports::PortsEnv;
@@ -125,8 +127,8 @@ pub(crate) struct Config {
     pub(crate) path_mtu: bool,
     /// `CARACAL_CONSOLE`: where the console is served; `None` = nowhere.
     pub(crate) console: Option<SocketAddr>,
-    /// `CARACAL_CONSOLE_TOKEN_FILE`: the token that it asks for.
-    pub(crate) console_token: Option<PathBuf>,
+    /// Who may ask it, and who we are when we ask others.
+    pub(crate) console_files: ConsoleFiles,
     /// Settings of the environment for the health and metrics endpoints.
     pub(crate) ports: PortsEnv,
 }
@@ -404,11 +406,8 @@ impl Config {
             service_settings: service_settings(&env)?,
             proxy_health: proxy_health(&env)?,
             path_mtu: env.flag("CARACAL_PATH_MTU_DISCOVERY", true)?,
-            console: env.parse("CARACAL_CONSOLE", |text| {
-                let expected = "expected ADDRESS:PORT, such as 127.0.0.1:9095";
-                text.parse().map_err(|_| expected.to_owned())
-            })?,
-            console_token: env.text("CARACAL_CONSOLE_TOKEN_FILE").map(PathBuf::from),
+            console: console::address(&env)?,
+            console_files: ConsoleFiles::from_env(&env),
             ports: PortsEnv::from_env(&env)?,
             ip6,
         })

@@ -24,6 +24,7 @@ mod metrics;
 mod mode_check;
 mod neighbours;
 mod node;
+mod others;
 mod peer_problems;
 mod register;
 mod service_list;

@@ -10,8 +10,9 @@ use caracal_model::{InsertEach, Severity};
 use serde_json::json;
 
 use super::all_nodes::{self, Aspect};
-use super::{duration, run_dir, table};
-use crate::admin::{Request, ask};
+use super::whom::Whom;
+use super::{duration, table};
+use crate::admin::Request;
 use crate::args::{AuditArgs, Output};
 use crate::exit::DEGRADED;
 use crate::node::answers::auditor::AuditReport;
@@ -24,10 +25,11 @@ pub(crate) fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
     if args.nodes.all_nodes {
         return all_nodes::run(Aspect::Audit, args.watch, output);
     }
+    let whom = Whom::from(&args.nodes.one);
     if args.watch {
-        return watch(output);
+        return watch(&whom, output);
     }
-    let value = ask(&run_dir(), &Request::Audit)?;
+    let value = whom.ask(&Request::Audit)?;
     let report: AuditReport = serde_json::from_value(value.clone())?;
     match output {
         Output::Json | Output::Yaml => output.print(&value),
@@ -108,10 +110,10 @@ fn changes(known: &Known, now: &Known) -> Vec<(Event, AuditFinding)> {
 }
 
 /// Asks again and again until it is interrupted. A node that restarts meanwhile is waited for.
-fn watch(output: Output) -> anyhow::Result<ExitCode> {
+fn watch(whom: &Whom, output: Output) -> anyhow::Result<ExitCode> {
     let mut known: Option<Known> = None;
     loop {
-        match ask(&run_dir(), &Request::Audit) {
+        match whom.ask(&Request::Audit) {
             Ok(value) => {
                 let report: AuditReport = serde_json::from_value(value)?;
                 let now: Known = report

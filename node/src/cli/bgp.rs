@@ -16,10 +16,11 @@ use serde_json::Value;
 use super::all_nodes::{self, Aspect};
 use super::columns::Columns;
 use super::output::watch;
+use super::whom::Whom;
 use super::{peer, run_dir, status};
 use crate::admin::mrt::LEFT_OUT;
-use crate::admin::{PeerOrder, Request, RouteFilter, ask, ask_rows};
-use crate::args::{BgpCommand, Output, RouteArgs, Soft};
+use crate::admin::{PeerOrder, Request, RouteFilter, ask};
+use crate::args::{BgpCommand, NodesArgs, Output, RouteArgs, Soft};
 use crate::exit::NOT_FOUND;
 
 pub(crate) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
@@ -28,8 +29,10 @@ pub(crate) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
             nodes,
             watch,
             output,
-        } => return peers(nodes.all_nodes, watch.watch, output.output),
-        BgpCommand::Peer { peer, output } => return peer::show(&peer, output.output),
+        } => return peers(&nodes, watch.watch, output.output),
+        BgpCommand::Peer { peer, node, output } => {
+            return peer::show(&Whom::from(&node), &peer, output.output);
+        }
         BgpCommand::Disable { peer, text } => {
             return peer::order(peer, PeerOrder::Disable { text });
         }
@@ -46,27 +49,42 @@ pub(crate) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
             filter,
             peer,
             best,
+            node,
             output,
         } => {
             let filter = filter_of(&filter, peer, best);
-            return show(&Request::Routes { filter }, output.output);
+            return show(
+                &Whom::from(&node),
+                &Request::Routes { filter },
+                output.output,
+            );
         }
         BgpCommand::Received {
             peer,
             filter,
             best,
+            node,
             output,
         } => {
             let filter = filter_of(&filter, None, best);
-            return show(&Request::Received { peer, filter }, output.output);
+            return show(
+                &Whom::from(&node),
+                &Request::Received { peer, filter },
+                output.output,
+            );
         }
         BgpCommand::Advertised {
             peer,
             filter,
+            node,
             output,
         } => {
             let filter = filter_of(&filter, None, false);
-            return show(&Request::Advertised { peer, filter }, output.output);
+            return show(
+                &Whom::from(&node),
+                &Request::Advertised { peer, filter },
+                output.output,
+            );
         }
         BgpCommand::Refresh { peer } => {
             ask(&run_dir(), &Request::Refresh { peer })?;
@@ -79,15 +97,19 @@ pub(crate) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
                 println!("{} {LEFT_OUT}", written["leftOut"]);
             }
         }
-        BgpCommand::Explain { prefix, output } => {
-            return explain_prefix(prefix, output.output);
+        BgpCommand::Explain {
+            prefix,
+            node,
+            output,
+        } => {
+            return explain_prefix(&Whom::from(&node), prefix, output.output);
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn explain_prefix(prefix: caracal_model::Prefix, output: Output) -> anyhow::Result<ExitCode> {
-    let value = ask(&run_dir(), &Request::Explain { prefix })?;
+fn explain_prefix(whom: &Whom, prefix: Prefix, output: Output) -> anyhow::Result<ExitCode> {
+    let value = whom.ask(&Request::Explain { prefix })?;
     let explanation: Explanation = serde_json::from_value(value.clone())?;
     match output {
         Output::Json | Output::Yaml => output.print(&value),
@@ -99,12 +121,13 @@ fn explain_prefix(prefix: caracal_model::Prefix, output: Output) -> anyhow::Resu
     })
 }
 
-fn peers(all_nodes: bool, goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
-    if all_nodes {
+fn peers(nodes: &NodesArgs, goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
+    if nodes.all_nodes {
         return all_nodes::run(Aspect::Sessions, goes_on, output);
     }
+    let whom = Whom::from(&nodes.one);
     let ask = || {
-        let mut status = ask(&run_dir(), &Request::Status)?;
+        let mut status = whom.ask(&Request::Status)?;
         Ok(status["peers"].take())
     };
     let show = |peers: &Value| {
@@ -138,7 +161,7 @@ fn filter_of(args: &RouteArgs, peer: Option<String>, best: bool) -> RouteFilter 
 
 /// Prints routes as they come. A reader that has seen enough ends this process, and with it the
 /// question.
-fn show(request: &Request, output: Output) -> anyhow::Result<ExitCode> {
+fn show(whom: &Whom, request: &Request, output: Output) -> anyhow::Result<ExitCode> {
     let (Request::Routes { filter }
     | Request::Received { filter, .. }
     | Request::Advertised { filter, .. }) = request
@@ -147,7 +170,7 @@ fn show(request: &Request, output: Output) -> anyhow::Result<ExitCode> {
     };
     let out = BufWriter::new(crate::out::Printer);
     if filter.count {
-        let count = ask_rows(&run_dir(), request, |_| Ok(()))?;
+        let count = whom.ask_rows(request, |_| Ok(()))?;
         if output.is_data() {
             output.print(&serde_json::json!({ "count": count }));
         } else {
@@ -156,13 +179,14 @@ fn show(request: &Request, output: Output) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let count = match (output, request) {
-        (Output::Json, _) => lines(request, out)?,
-        (Output::Yaml, _) => ask_rows(&run_dir(), request, |line| {
+        (Output::Json, _) => lines(whom, request, out)?,
+        (Output::Yaml, _) => whom.ask_rows(request, |line| {
             println!("---");
             output.print(&serde_json::from_str(line)?);
             Ok(())
         })?,
         (_, Request::Advertised { .. }) => rows(
+            whom,
             request,
             Columns::new(out, ADVERTISED, output.columns()),
             |route| {
@@ -170,7 +194,12 @@ fn show(request: &Request, output: Output) -> anyhow::Result<ExitCode> {
                 [prefix, next_hop, pref, med, path]
             },
         )?,
-        _ => rows(request, Columns::new(out, COLUMNS, output.columns()), row)?,
+        _ => rows(
+            whom,
+            request,
+            Columns::new(out, COLUMNS, output.columns()),
+            row,
+        )?,
     };
     match filter.prefix {
         Some(prefix) if count == 0 => {
@@ -182,9 +211,9 @@ fn show(request: &Request, output: Output) -> anyhow::Result<ExitCode> {
 }
 
 /// The daemon's lines as they are.
-fn lines(request: &Request, mut out: impl Write) -> anyhow::Result<u64> {
+fn lines(whom: &Whom, request: &Request, mut out: impl Write) -> anyhow::Result<u64> {
     let mut first = true;
-    let count = ask_rows(&run_dir(), request, |line| {
+    let count = whom.ask_rows(request, |line| {
         writeln!(out, "{line}")?;
         // The first lines at once, the others when there is a block of them.
         if std::mem::take(&mut first) {
@@ -197,11 +226,12 @@ fn lines(request: &Request, mut out: impl Write) -> anyhow::Result<u64> {
 }
 
 fn rows<W: Write, const N: usize>(
+    whom: &Whom,
     request: &Request,
     mut columns: Columns<W, N>,
     row: impl Fn(&Row) -> [String; N],
 ) -> anyhow::Result<u64> {
-    let count = ask_rows(&run_dir(), request, |line| {
+    let count = whom.ask_rows(request, |line| {
         let route = serde_json::from_str(line).context("the answer is not valid")?;
         Ok(columns.row(row(&route))?)
     })?;

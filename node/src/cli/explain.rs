@@ -9,9 +9,10 @@ use std::process::ExitCode;
 use caracal_model::Problem;
 use serde_json::Value;
 
+use super::bgp;
 use super::output::watch;
-use super::{bgp, run_dir};
-use crate::admin::{Request, ask};
+use super::whom::Whom;
+use crate::admin::Request;
 use crate::args::{ExplainArgs, ExplainDestination, Output};
 use crate::exit::NOT_FOUND;
 use crate::node::answers::explain::{DataStage, Explained, PoolJson, Revision};
@@ -23,7 +24,8 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         ExplainDestination::Prefix(prefix) => (Request::ExplainPath { prefix }, show_path),
         ExplainDestination::Service(question) => (Request::ExplainService(question), service::show),
     };
-    let ask = || ask(&run_dir(), &request);
+    let whom = Whom::from(&args.node);
+    let ask = || whom.ask(&request);
     if args.watch.watch {
         return watch(args.output.output, ask, |value| {
             show(value, args.output.output)

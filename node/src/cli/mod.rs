@@ -33,6 +33,7 @@ pub(crate) mod topology;
 pub(crate) mod trace;
 pub(crate) mod uninstall;
 pub(crate) mod version;
+mod whom;
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -8,16 +8,17 @@ use caracal_bgp::{Endpoint, MessageCounts, NegotiatedTime, PastError, PeerDetail
 use caracal_model::Timestamp;
 use serde_json::Value;
 
+use super::whom::Whom;
 use super::{duration, run_dir};
 use crate::admin::{OrderOutcome, PeerOrder, Request, ask};
 use crate::args::Output;
 use crate::exit::{NOT_FOUND, REFUSED};
 
-pub(super) fn show(peer: &str, output: Output) -> anyhow::Result<ExitCode> {
+pub(super) fn show(whom: &Whom, peer: &str, output: Output) -> anyhow::Result<ExitCode> {
     let request = Request::Peer {
         peer: peer.to_owned(),
     };
-    let value = ask(&run_dir(), &request)?;
+    let value = whom.ask(&request)?;
     if value == Value::Null {
         eprintln!("no peer {peer}; `caracal bgp peers` lists names and addresses");
         return Ok(ExitCode::from(NOT_FOUND));

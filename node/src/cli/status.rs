@@ -11,10 +11,11 @@ use caracal_model::{
 use serde_json::Value;
 
 use super::all_nodes::{self, Aspect};
+use super::duration;
 use super::output::watch;
-use super::{duration, run_dir};
-use crate::admin::{Request, ask};
-use crate::args::Output;
+use super::whom::Whom;
+use crate::admin::Request;
+use crate::args::{NodesArgs, Output};
 use crate::exit::DEGRADED;
 
 /// Narrow paths that are named.
@@ -22,11 +23,12 @@ const SHOWN_PATHS: usize = 5;
 /// The state of a peer whose session is up.
 const UP: &str = "Established";
 
-pub(crate) fn run(all_nodes: bool, goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
-    if all_nodes {
+pub(crate) fn run(nodes: &NodesArgs, goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
+    if nodes.all_nodes {
         return all_nodes::run(Aspect::Status, goes_on, output);
     }
-    let ask = || ask(&run_dir(), &Request::Status);
+    let whom = Whom::from(&nodes.one);
+    let ask = || whom.ask(&Request::Status);
     if goes_on {
         return watch(output, ask, |value| show(value, output));
     }

@@ -8,7 +8,7 @@ use super::is_known_felix;
 
 /// What the program reads of Caracal's and Calico's names, whichever command it is. The pool's
 /// variables of IPv4 stand for those of IPv6.
-const READ: [&str; 47] = [
+const READ: [&str; 50] = [
     "CALICO_API_GROUP",
     "CALICO_CNI_SERVICE_ACCOUNT",
     "CALICO_IPV4POOL_BLOCK_SIZE",
@@ -25,6 +25,9 @@ const READ: [&str; 47] = [
     "CARACAL_ADMIN_GROUP",
     "CARACAL_ALLOW_MARTIANS",
     "CARACAL_CONSOLE",
+    "CARACAL_CONSOLE_CA_CERT_FILE",
+    "CARACAL_CONSOLE_CERT_FILE",
+    "CARACAL_CONSOLE_KEY_FILE",
     "CARACAL_CONSOLE_TOKEN_FILE",
     "CARACAL_DATASTORE_ACCEPT",
     "CARACAL_EBGP_REQUIRES_POLICY",
@@ -95,9 +98,11 @@ pub(super) fn warnings(vars: &BTreeMap<String, String>) -> Vec<String> {
     let names = || vars.keys().map(String::as_str);
     let mut warnings: Vec<String> = names().filter_map(misspelt).collect();
     let is_set = |name: &str| vars.get(name).is_some_and(|value| !value.trim().is_empty());
-    if is_set("CARACAL_CONSOLE_TOKEN_FILE") && !is_set("CARACAL_CONSOLE") {
-        let reason = "CARACAL_CONSOLE_TOKEN_FILE has no effect without CARACAL_CONSOLE, the address of the console";
-        warnings.push(reason.to_owned());
+    let idle = super::console::FILES.iter().filter(|name| is_set(name));
+    for name in idle.filter(|_| !is_set("CARACAL_CONSOLE")) {
+        warnings.push(format!(
+            "{name} has no effect on a node without CARACAL_CONSOLE, the address of the console"
+        ));
     }
     let unknown = names().filter(|name| name.starts_with("FELIX_") && !is_known_felix(name));
     let unknown: Vec<String> = unknown.map(felix).collect();
@@ -192,8 +197,10 @@ mod tests {
         }
         let said = warned(&["CARACAL_WIBBLEWOBBLE"]);
         assert!(said[0].contains("docs/operations.md"), "{said:?}");
-        let said = warned(&["CARACAL_CONSOLE_TOKEN_FILE"]);
-        assert!(said[0].contains("without CARACAL_CONSOLE"), "{said:?}");
+        for name in super::super::console::FILES {
+            let said = warned(&[name]);
+            assert!(said[0].contains("without CARACAL_CONSOLE"), "{said:?}");
+        }
         let said = warned(&["FELIX_IPTABLESBACKEN"]);
         assert!(
             said[0].contains("did you mean FELIX_IPTABLESBACKEND?"),

@@ -54,8 +54,8 @@ impl<A: AnswerRequests> Asked<'_, A> {
                 };
                 with_sentences(with_remedies(self.value(request).await?))
             }
-            // The one is a text of the program, the other goes on.
-            Question::Description | Question::Events => Value::Null,
+            // A text of the program, what goes on, and what another node is asked.
+            Question::Description | Question::Events | Question::OfNode { .. } => Value::Null,
         };
         Ok(value.to_string())
     }

@@ -7,18 +7,18 @@ mod answers;
 mod stream;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tls;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use caracal_console::{
-    Access, DESCRIPTION, Denial, Pacer, Question, QuestionError, SECURITY_HEADERS, page_file,
+    Access, Caller, DESCRIPTION, Denial, Pacer, Question, QuestionError, SECURITY_HEADERS,
+    page_file,
 };
 use hyper::body::Incoming;
-use hyper::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
-};
+use hyper::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use serde_json::json;
 use tokio::sync::{Semaphore, watch};
@@ -26,16 +26,23 @@ use tokio::sync::{Semaphore, watch};
 use crate::admin::AnswerRequests;
 use crate::http::body::ReplyBody;
 use crate::http::connection::Connection;
-use crate::http::{self, Handler, Reply, respond};
-use answers::{Asked, Kept};
+use crate::http::{self, Handler, Reply, Speaks, respond};
+use crate::others::AskOthers;
+use answers::{Asked, Kept, Outcome};
 use stream::EventHub;
 pub(crate) use stream::dated;
 
 /// Questions that are answered at a time.
 const TURNS: usize = 4;
+/// Questions that other nodes are asked at a time. They have turns of their own: who waits for
+/// another node keeps nobody waiting here.
+const TURNS_ELSEWHERE: usize = 8;
 /// Longest wait for a turn.
 const WAIT: Duration = Duration::from_secs(2);
 const JSON: &str = "application/json";
+/// What is said to a question that this version does not know.
+pub(crate) const NO_SUCH_PATH: &str =
+    "there is no such path; /api/v1/openapi.json lists those that are";
 
 /// Who may ask, as it is now, or why nobody may.
 pub(crate) type Accesses = watch::Receiver<Result<Access, String>>;
@@ -46,28 +53,39 @@ struct Console<A> {
     /// For questions, and for those that are refused for who asks them.
     pacers: Mutex<[Pacer; 2]>,
     turns: Semaphore,
+    turns_elsewhere: Semaphore,
     nodes: Kept,
     audit: Kept,
     events: Arc<EventHub>,
 }
 
 /// Serves for ever; takes the port as soon as it is free.
-pub(crate) async fn serve(address: SocketAddr, accesses: Accesses, answers: impl AnswerRequests) {
+pub(crate) async fn serve(
+    address: SocketAddr,
+    speaks: Speaks,
+    accesses: Accesses,
+    answers: impl AnswerRequests + AskOthers,
+) {
     let events = Arc::new(EventHub::default());
     let handler = handler(accesses, answers.clone(), Arc::clone(&events));
     tokio::select! {
-        () = http::serve_with(address, "console", handler) => {}
+        () = http::serve_with(address, "console", speaks, handler) => {}
         () = events.run(answers) => {}
     }
 }
 
-fn handler(accesses: Accesses, answers: impl AnswerRequests, events: Arc<EventHub>) -> Handler {
+fn handler(
+    accesses: Accesses,
+    answers: impl AnswerRequests + AskOthers,
+    events: Arc<EventHub>,
+) -> Handler {
     let now = Instant::now();
     let console = Arc::new(Console {
         answers,
         accesses,
         pacers: Mutex::new([Pacer::new(now), Pacer::new(now)]),
         turns: Semaphore::new(TURNS),
+        turns_elsewhere: Semaphore::new(TURNS_ELSEWHERE),
         nodes: Kept::default(),
         audit: Kept::default(),
         events,
@@ -86,14 +104,14 @@ fn handler(accesses: Accesses, answers: impl AnswerRequests, events: Arc<EventHu
     })
 }
 
-impl<A: AnswerRequests> Console<A> {
+impl<A: AnswerRequests + AskOthers> Console<A> {
     async fn answer(&self, request: &Request<Incoming>) -> Reply {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             return refusal(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
         }
         let path = request.uri().path();
         let page = page_file(path);
-        if let Some(refused) = self.refuses(request.headers(), page.is_some()) {
+        if let Some(refused) = self.refuses(request, page.is_some()) {
             return refused;
         }
         if let Some(file) = page {
@@ -102,12 +120,27 @@ impl<A: AnswerRequests> Console<A> {
         let question = match Question::parse(path, request.uri().query()) {
             Ok(question) => question,
             Err(QuestionError::NoSuchPath) => {
-                let reason = "there is no such path; /api/v1/openapi.json lists those that are";
-                return refusal(StatusCode::NOT_FOUND, reason);
+                return refusal(StatusCode::NOT_FOUND, NO_SUCH_PATH);
             }
             Err(QuestionError::Invalid(reason)) => {
                 return refusal(StatusCode::BAD_REQUEST, &reason);
             }
+        };
+        let question = match question {
+            Question::OfNode {
+                node,
+                question,
+                path,
+            } => match node == self.answers.own_name() {
+                true => *question,
+                false => {
+                    return match self.ask_other(&node, &path).await {
+                        Ok(text) => respond(StatusCode::OK, JSON, text),
+                        Err((status, reason)) => refusal(status, &reason),
+                    };
+                }
+            },
+            question => question,
         };
         match question {
             Question::Description => respond(StatusCode::OK, JSON, DESCRIPTION.to_owned()),
@@ -120,10 +153,17 @@ impl<A: AnswerRequests> Console<A> {
     }
 
     /// The answer to who may not ask, or asks too much.
-    fn refuses(&self, headers: &HeaderMap, is_public: bool) -> Option<Reply> {
+    fn refuses(&self, request: &Request<Incoming>, is_public: bool) -> Option<Reply> {
+        let headers = request.headers();
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let connection = request.extensions().get::<Connection>();
+        let caller = Caller {
+            host: text(HOST),
+            authorization: text(AUTHORIZATION),
+            is_certified: connection.is_some_and(|connection| connection.is_certified),
+        };
         let checked = match &*self.accesses.borrow() {
-            Ok(access) => access.check(text(HOST), text(AUTHORIZATION), is_public),
+            Ok(access) => access.check(caller, is_public),
             Err(reason) => return Some(refusal(StatusCode::SERVICE_UNAVAILABLE, reason)),
         };
         if !self.may_answer(checked.is_err()) {
@@ -140,7 +180,8 @@ impl<A: AnswerRequests> Console<A> {
         let denial = checked.err()?;
         let status = match denial {
             Denial::Host(_) => StatusCode::MISDIRECTED_REQUEST,
-            Denial::Token => StatusCode::UNAUTHORIZED,
+            Denial::Token | Denial::Neither => StatusCode::UNAUTHORIZED,
+            Denial::Certificate => StatusCode::FORBIDDEN,
         };
         let mut reply = refusal(status, &denial.to_string());
         if status == StatusCode::UNAUTHORIZED {
@@ -156,12 +197,21 @@ impl<A: AnswerRequests> Console<A> {
         pacers[usize::from(is_denied)].take(Instant::now())
     }
 
+    /// Asks another node, when it is this question's turn. It answers with its own rights, and its
+    /// time and its size are bounded there and in [`crate::others`].
+    async fn ask_other(&self, node: &str, path: &str) -> Outcome {
+        let turn = tokio::time::timeout(WAIT, self.turns_elsewhere.acquire()).await;
+        let _turn = turn.map_err(|_| busy())?.map_err(|_| busy())?;
+        let answer = self.answers.ask_other(node, path).await;
+        let answer = answer.map_err(|error| (error.status(), error.to_string()))?;
+        String::from_utf8(answer.into()).map_err(|_| {
+            let reason = format!("the answer of node {node} is no text");
+            (StatusCode::BAD_GATEWAY, reason)
+        })
+    }
+
     /// Asks the owners, when it is this question's turn.
-    async fn ask(&self, question: Question) -> Result<String, (StatusCode, String)> {
-        let busy = || {
-            let reason = "the node answers other questions; ask again".to_owned();
-            (StatusCode::SERVICE_UNAVAILABLE, reason)
-        };
+    async fn ask(&self, question: Question) -> Outcome {
         // The whole kernel is read for it.
         let turns = match question {
             Question::Explain { .. } => 2,
@@ -197,6 +247,11 @@ impl<A: AnswerRequests> Console<A> {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         reply
     }
+}
+
+fn busy() -> (StatusCode, String) {
+    let reason = "the node answers other questions; ask again".to_owned();
+    (StatusCode::SERVICE_UNAVAILABLE, reason)
 }
 
 fn refusal(status: StatusCode, reason: &str) -> Reply {

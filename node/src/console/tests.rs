@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+mod tls;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use caracal_console::Token;
@@ -9,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::admin::{Answered, Request as Order};
+use crate::others::NoAnswer;
 
 const TOKEN: &str = "0123456789abcdef0123";
 
@@ -35,6 +38,19 @@ impl AnswerRequests for Subject {
     }
 }
 
+impl AskOthers for Subject {
+    fn own_name(&self) -> &'static str {
+        "n1"
+    }
+
+    async fn ask_other(&self, node: &str, path: &str) -> Result<Bytes, NoAnswer> {
+        match node {
+            "n2" => Ok(json!({"node": node, "asked": path}).to_string().into()),
+            _ => Err(NoAnswer::NoSuchNode(node.to_owned())),
+        }
+    }
+}
+
 /// A console on a port that was free a moment ago.
 async fn start(token: Option<&'static str>) -> SocketAddr {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -44,7 +60,7 @@ async fn start(token: Option<&'static str>) -> SocketAddr {
         None => Ok(Access::Loopback),
     };
     let (_, accesses) = watch::channel(access);
-    tokio::spawn(serve(address, accesses, Subject::default()));
+    tokio::spawn(serve(address, Speaks::Plain, accesses, Subject::default()));
     drop(free);
     while TcpStream::connect(address).await.is_err() {
         tokio::task::yield_now().await;
@@ -79,6 +95,10 @@ async fn every_answer_is_guarded() {
         ("/api/v1/sessions/nobody", LOCAL, "404"),
         ("/api/v1/status?x=1", LOCAL, "400"),
         ("/api/v1/audit", LOCAL, "503"),
+        ("/api/v1/nodes/n1/status", LOCAL, "200"),
+        ("/api/v1/nodes/n2/status", LOCAL, "200"),
+        ("/api/v1/nodes/n3/status", LOCAL, "404"),
+        ("/api/v1/nodes/n2/nodes/n3/status", LOCAL, "404"),
         ("/nothing", LOCAL, "404"),
         ("/", "Host: evil.example\r\n", "421"),
         ("/api/v1/status", "Host: evil.example\r\n", "421"),
@@ -171,7 +191,7 @@ async fn a_client_that_does_not_read_is_dropped_and_others_are_not() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
-    tokio::spawn(http::serve_with(address, "a test", handler));
+    tokio::spawn(http::serve_with(address, "a test", Speaks::Plain, handler));
     while TcpStream::connect(address).await.is_err() {
         tokio::task::yield_now().await;
     }

@@ -14,22 +14,26 @@ enum Life {
 
 /// A connection in the hands of who answers on it: an extension of each request.
 #[derive(Clone, Debug)]
-pub(crate) struct Connection(watch::Sender<Life>);
+pub(crate) struct Connection {
+    life: watch::Sender<Life>,
+    /// The client has a certificate that was verified.
+    pub(crate) is_certified: bool,
+}
 
 impl Connection {
-    pub(super) fn new() -> (Self, ConnectionEnd) {
-        let (sender, receiver) = watch::channel(Life::Limited);
-        (Self(sender), ConnectionEnd(receiver))
+    pub(super) fn new(is_certified: bool) -> (Self, ConnectionEnd) {
+        let (life, receiver) = watch::channel(Life::Limited);
+        (Self { life, is_certified }, ConnectionEnd(receiver))
     }
 
     /// It may live on as long as its answer goes on.
     pub(crate) fn live_on(&self) {
-        self.0.send_replace(Life::LivesOn);
+        self.life.send_replace(Life::LivesOn);
     }
 
     /// It ends now, whatever its client has not read.
     pub(crate) fn close(&self) {
-        self.0.send_replace(Life::Closed);
+        self.life.send_replace(Life::Closed);
     }
 }
 
@@ -67,14 +71,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn it_ends_in_time_unless_it_lives_on() {
         let start = Instant::now();
-        let (connection, end) = Connection::new();
+        let (connection, end) = Connection::new(false);
         let answered = connection.clone();
         drop(connection);
         end.reached(LIMIT).await;
         assert_eq!(start.elapsed(), LIMIT);
         drop(answered);
 
-        let (connection, end) = Connection::new();
+        let (connection, end) = Connection::new(false);
         connection.live_on();
         let end = tokio::spawn(end.reached(LIMIT));
         sleep(100 * LIMIT).await;

@@ -13,13 +13,15 @@ pub(crate) mod connection;
 pub(crate) mod exposition;
 pub(crate) mod health;
 mod slots;
+pub(crate) mod stream;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use caracal_console::Pacer;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
@@ -27,12 +29,15 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 use body::ReplyBody;
 use connection::Connection;
 use exposition::{MetricFamily, SampleFormat};
 use health::HealthReport;
 use slots::Slots;
+use stream::Stream;
 
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
@@ -79,14 +84,29 @@ pub(crate) type Handler =
 
 /// Serves health and metrics for ever; takes the port as soon as it is free.
 pub(crate) async fn serve(address: SocketAddr, observe: impl Observe) {
-    serve_with(address, "health and metrics", handler(observe)).await;
+    let answers = handler(observe);
+    serve_with(address, "health and metrics", Speaks::Plain, answers).await;
+}
+
+/// What a port speaks.
+#[derive(Clone)]
+pub(crate) enum Speaks {
+    /// HTTP.
+    Plain,
+    /// HTTP in TLS, with what is there now; a connection is closed while there is nothing.
+    Tls(watch::Receiver<Option<TlsAcceptor>>),
 }
 
 /// The same with other answers; `what` they are, for the log.
-pub(crate) async fn serve_with(address: SocketAddr, what: &'static str, handler: Handler) {
+pub(crate) async fn serve_with(
+    address: SocketAddr,
+    what: &'static str,
+    speaks: Speaks,
+    handler: Handler,
+) {
     let listener = bind(address, what).await;
-    tracing::info!(%address, "serving {what}");
-    take(listener, handler, PATIENCE).await;
+    tracing::info!(%address, tls = matches!(speaks, Speaks::Tls(_)), "serving {what}");
+    take(listener, speaks, handler, PATIENCE).await;
 }
 
 fn handler(observe: impl Observe) -> Handler {
@@ -97,14 +117,22 @@ fn handler(observe: impl Observe) -> Handler {
 }
 
 /// Takes connections for ever.
-async fn take(listener: TcpListener, handler: Handler, patience: Patience) {
+async fn take(listener: TcpListener, speaks: Speaks, handler: Handler, patience: Patience) {
     let mut slots = Slots::default();
+    let mut handshakes = Pacer::of_handshakes(Instant::now());
     loop {
         match listener.accept().await {
             Ok((stream, client)) => {
                 let handler = Arc::clone(&handler);
+                let acceptor = match &speaks {
+                    Speaks::Plain => None,
+                    Speaks::Tls(now) => match now.borrow().clone() {
+                        Some(acceptor) if handshakes.take(Instant::now()) => Some(acceptor),
+                        _ => continue,
+                    },
+                };
                 slots.free_slot(client.ip());
-                let task = tokio::spawn(attend(stream, handler, patience));
+                let task = tokio::spawn(attend(stream, acceptor, handler, patience));
                 slots.add(client.ip(), task.abort_handle());
             }
             Err(error) => {
@@ -116,8 +144,26 @@ async fn take(listener: TcpListener, handler: Handler, patience: Patience) {
 }
 
 /// Converses with a client as long as the connection may live.
-async fn attend(stream: TcpStream, handler: Handler, patience: Patience) {
-    let (connection, end) = Connection::new();
+async fn attend(
+    stream: TcpStream,
+    acceptor: Option<TlsAcceptor>,
+    handler: Handler,
+    patience: Patience,
+) {
+    let stream = match acceptor {
+        None => Stream::Plain(stream),
+        Some(acceptor) => {
+            match tokio::time::timeout(patience.head, acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => Stream::Tls(Box::new(stream.into())),
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "a handshake of TLS failed");
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    };
+    let (connection, end) = Connection::new(stream.is_certified());
     tokio::select! {
         ended = converse(stream, handler, patience.head, connection) => if let Err(error) = ended {
             tracing::debug!(%error, "an HTTP connection ended");
@@ -145,7 +191,7 @@ async fn bind(address: SocketAddr, what: &str) -> TcpListener {
 }
 
 async fn converse(
-    stream: TcpStream,
+    stream: Stream,
     handler: Handler,
     head: Duration,
     connection: Connection,

@@ -153,6 +153,7 @@ async fn a_slow_client_is_closed_in_time() {
         let address = listener.local_addr().unwrap();
         tokio::spawn(take(
             listener,
+            Speaks::Plain,
             handler(Subject(true)),
             Patience { head, life },
         ));

@@ -53,8 +53,9 @@ pub(super) async fn cluster_map(
     let mut nodes = gathered.map_err(|error| format!("{error:#}"))?;
     let snapshot = owners.view.borrow().snapshot.clone();
     if let Some(own) = nodes.iter_mut().find(|node| me.as_str() == node.node) {
-        let findings = own.status.take().map(|record| record.findings);
-        let record = PublishedStatus::from_status(&status, findings.unwrap_or_default());
+        let published = own.status.take().unwrap_or_default();
+        let (findings, console) = (published.findings, published.console);
+        let record = PublishedStatus::from_status(&status, findings, console);
         own.state = match record.is_healthy() {
             true => NodeState::Healthy,
             false => NodeState::Degraded,

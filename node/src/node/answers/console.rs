@@ -1,116 +1,144 @@
-//! Serves the console, where `CARACAL_CONSOLE` says so. Without a token it is for this machine
-//! alone: an address that others reach is not served until there is one.
+//! Serves the console, where `CARACAL_CONSOLE` says so. Without a token or an authority it is for
+//! this machine alone: an address that others reach is not served until there is one.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use caracal_console::{Access, Token};
 use caracal_datastore::read_text_file;
 use caracal_model::{Problem, ProblemCode};
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 use super::Answers;
+use crate::config::console::{AUTHORITIES, ConsoleFiles, TOKEN};
 use crate::console;
+use crate::console::tls::Material;
+use crate::http::Speaks;
 use crate::node::problems::ProblemReporter;
 
-/// Time between two looks at the token's file.
+/// Time between two looks at the files.
 const LOOK: Duration = Duration::from_secs(5);
+
+/// How the console is served now.
+struct Terms {
+    access: Access,
+    tls: Option<Tls>,
+}
+
+/// What takes connections, and what it was made of: it knows its clients, who may go on where they
+/// were.
+#[derive(Clone)]
+struct Tls {
+    material: Material,
+    acceptor: TlsAcceptor,
+}
 
 /// Serves for ever. While the console may not be served, `problems` says why.
 pub(crate) async fn serve_console(answers: Answers, problems: ProblemReporter) {
     let Some(address) = answers.config.console else {
         return;
     };
-    let file = answers.config.console_token.clone();
+    let files = answers.config.console_files.clone();
     let (access, accesses) = watch::channel(Err("the node is starting".to_owned()));
+    let (acceptor, acceptors) = watch::channel(None);
+    let speaks = match files.has_tls() {
+        true => Speaks::Tls(acceptors),
+        false => Speaks::Plain,
+    };
     let served = async {
         let mut first = accesses.clone();
         if first.wait_for(Result::is_ok).await.is_ok() {
-            console::serve(address, accesses, answers).await;
+            console::serve(address, speaks, accesses, answers).await;
         }
     };
     tokio::select! {
-        () = follow_access(access, address, file, problems) => {}
+        () = follow_files(access, acceptor, address, files, problems) => {}
         () = served => {}
     }
 }
 
-/// Follows who may ask: a token may be replaced at any time. The file is read beside the tasks of
-/// the node, which do not wait for its disk.
-async fn follow_access(
-    told: watch::Sender<Result<Access, String>>,
+/// Follows who may ask: a token and certificates may be replaced at any time. Files are read beside
+/// the tasks of the node, which do not wait for their disk.
+async fn follow_files(
+    access: watch::Sender<Result<Access, String>>,
+    acceptor: watch::Sender<Option<TlsAcceptor>>,
     address: SocketAddr,
-    file: Option<PathBuf>,
+    files: ConsoleFiles,
     problems: ProblemReporter,
 ) {
     let mut ticks = tokio::time::interval(LOOK);
+    let mut kept: Option<Tls> = None;
     loop {
         ticks.tick().await;
-        let file = file.clone();
-        let read = tokio::task::spawn_blocking(move || access(address, file.as_deref()));
+        let (files, before) = (files.clone(), kept.clone());
+        let read = tokio::task::spawn_blocking(move || Terms::read(address, &files, before));
         let read = read.await.unwrap_or_else(|error| Err(error.to_string()));
-        match &read {
-            Ok(_) => problems.replace(Vec::new()),
-            Err(reason) => problems.warn(vec![Problem {
-                code: ProblemCode::NodeConsole,
-                subject: format!("CARACAL_CONSOLE={address}"),
-                reason: format!("the console is not served: {reason}"),
-            }]),
-        }
-        drop(told.send_replace(read));
+        let told = match read {
+            Ok(terms) => {
+                problems.replace(Vec::new());
+                kept = terms.tls;
+                Ok(terms.access)
+            }
+            Err(reason) => {
+                problems.warn(vec![Problem {
+                    code: ProblemCode::NodeConsole,
+                    subject: format!("CARACAL_CONSOLE={address}"),
+                    reason: format!("the console is not served: {reason}"),
+                }]);
+                kept = None;
+                Err(reason)
+            }
+        };
+        // Nobody gets in by a new certificate and on old terms.
+        let _old = access.send_replace(told);
+        let _old = acceptor.send_replace(kept.as_ref().map(|tls| tls.acceptor.clone()));
     }
 }
 
-fn access(address: SocketAddr, file: Option<&Path>) -> Result<Access, String> {
-    let Some(file) = file else {
-        return match address.ip().to_canonical().is_loopback() {
-            true => Ok(Access::Loopback),
-            false => Err(
-                "others reach this address, and there is no token; set CARACAL_CONSOLE_TOKEN_FILE, or serve on 127.0.0.1"
-                    .to_owned(),
-            ),
+impl Terms {
+    fn read(
+        address: SocketAddr,
+        files: &ConsoleFiles,
+        before: Option<Tls>,
+    ) -> Result<Self, String> {
+        let tls = match files.has_tls() {
+            true => Some(Tls::of(Material::read(files)?, before)?),
+            false => None,
         };
-    };
-    let about = |reason: &dyn std::fmt::Display| {
-        format!("CARACAL_CONSOLE_TOKEN_FILE {}: {reason}", file.display())
-    };
+        let token = files.token.as_deref().map(token).transpose()?;
+        let knows_clients = tls.as_ref().is_some_and(|tls| tls.material.knows_clients());
+        let access = match token {
+            token if knows_clients => Access::Certificate(token),
+            Some(token) => Access::Token(token),
+            None if address.ip().to_canonical().is_loopback() => Access::Loopback,
+            None => {
+                return Err(format!(
+                    "others reach this address, and there is neither a token nor an authority of clients; set {TOKEN} or {AUTHORITIES}, or serve on 127.0.0.1"
+                ));
+            }
+        };
+        Ok(Self { access, tls })
+    }
+}
+
+impl Tls {
+    /// A certificate expires although its file stays the same, so it is judged at each look.
+    fn of(material: Material, before: Option<Self>) -> Result<Self, String> {
+        let acceptor = material.acceptor()?;
+        Ok(match before {
+            Some(before) if before.material == material => before,
+            _ => Self { material, acceptor },
+        })
+    }
+}
+
+fn token(file: &Path) -> Result<Token, String> {
+    let about = |reason: &dyn std::fmt::Display| format!("{TOKEN} {}: {reason}", file.display());
     let text = read_text_file(file).map_err(|error| about(&error))?;
-    let token = Token::parse(&text).map_err(|reason| about(&reason))?;
-    Ok(Access::Token(token))
+    Token::parse(&text).map_err(|reason| about(&reason))
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-
-    #[test]
-    fn what_others_reach_is_served_with_a_token_alone() {
-        let of = |address: &str, file| access(address.parse().unwrap(), file);
-        for loopback in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
-            assert!(
-                matches!(of(loopback, None), Ok(Access::Loopback)),
-                "{loopback}"
-            );
-        }
-        for open in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1"] {
-            let refused = of(open, None);
-            assert!(
-                refused.is_err_and(|e| e.contains("CARACAL_CONSOLE_TOKEN_FILE")),
-                "{open}"
-            );
-        }
-        let folder = caracal_datastore::TestFolder::new("console");
-        let file = folder.join("token");
-        assert!(of("127.0.0.1:1", Some(&file)).is_err(), "there is no file");
-        std::fs::write(&file, "short\n").unwrap();
-        assert!(of("10.0.0.1:1", Some(&file)).is_err_and(|e| e.contains("5 octets")));
-        std::fs::write(&file, "0123456789abcdef\n").unwrap();
-        for address in ["10.0.0.1:1", "127.0.0.1:1"] {
-            let access = of(address, Some(&file));
-            assert!(matches!(access, Ok(Access::Token(_))), "{address}");
-        }
-    }
-}
+mod tests;

@@ -27,6 +27,7 @@ use caracal_model::{
     Elsewhere, Family, InUse, NodeName, NodeStatus, PathStatusJson, Prefix, Problem, ProblemCode,
     Snapshot, Versioned, WorkloadEndpoint,
 };
+use hyper::body::Bytes;
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -45,6 +46,7 @@ use crate::node::kernel::kube_proxy::Takeover;
 use crate::node::kernel::policy::Enforced;
 use crate::node::kernel::services::Translated;
 use crate::node::problems::Problems;
+use crate::others::{self, AskOthers, NoAnswer};
 use crate::peer_problems;
 
 /// Where the node is on its way up.
@@ -154,6 +156,27 @@ impl AnswerRequests for Answers {
         };
         let answer = answer.map(|answer| words::answer_of(&owners.store, answer));
         answer.map(Answered::from)
+    }
+}
+
+impl AskOthers for Answers {
+    fn own_name(&self) -> &str {
+        self.config.node.as_str()
+    }
+
+    async fn ask_other(&self, node: &str, path: &str) -> Result<Bytes, NoAnswer> {
+        let stage = self.stage.borrow().clone();
+        let owners = match stage {
+            NodeStage::Running(owners) => owners,
+            NodeStage::Starting { reason, .. } => {
+                return Err(NoAnswer::Ours {
+                    node: node.to_owned(),
+                    reason: format!("this node is starting: {reason}"),
+                });
+            }
+        };
+        let place = others::find(&owners.store, node).await?;
+        others::ask(&place, path, &self.config.console_files).await
     }
 }
 

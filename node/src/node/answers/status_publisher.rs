@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use super::{Answers, Owners};
 use crate::cluster_status::{PublicationSchedule, PublishedStatus, status_path};
 use crate::node::report;
+use crate::others::published_place;
 
 /// Interval of asking the owners. A session that goes down is seen by others this much later at
 /// most, and [`PublicationSchedule`] bounds the writes.
@@ -39,7 +40,8 @@ pub(crate) async fn publish_status(
             return;
         };
         let findings = findings.borrow().clone();
-        let mut record = PublishedStatus::from_status(&status, findings);
+        let mut record =
+            PublishedStatus::from_status(&status, findings, console(&answers, &owners));
         if !schedule.is_due(&record, Instant::now()) {
             continue;
         }
@@ -60,4 +62,13 @@ pub(crate) async fn publish_status(
             }
         }
     }
+}
+
+/// Where others reach this node's console.
+fn console(answers: &Answers, owners: &Owners) -> Option<String> {
+    let config = &answers.config;
+    let view = owners.view.borrow();
+    let node = view.snapshot.nodes.get(&config.node);
+    let has_tls = config.console_files.has_tls();
+    published_place(config.console?, has_tls, node.map(|node| &**node))
 }

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::services::Translated;
-use crate::http::{self, Handler, Reply, respond};
+use crate::http::{self, Handler, Reply, Speaks, respond};
 
 /// A table that could not be written for so long is not to be relied on.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -56,7 +56,7 @@ pub(crate) async fn answer_health_checks(
                     ),
                     false => ("health checks of a Service", handler(address, translated)),
                 };
-                tokio::spawn(http::serve_with(address, what, answers))
+                tokio::spawn(http::serve_with(address, what, Speaks::Plain, answers))
             });
         }
         if translated.changed().await.is_err() {
