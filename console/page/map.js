@@ -97,7 +97,7 @@ const wrongOf = (node) => [
 const tableOf = (nodes, here) =>
   table("Nodes", ["Node", "State", "Seen", "Sessions", "Addresses", "Version", "What is wrong"],
     nodes.map((node) => [
-      node.node === here ? link(["node"], node.node) : node.node, state(node.state), duration(node.lastSeenSeconds),
+      node.node === here ? link(["node"], node.node) : node.status?.console ? link(["node", node.node], node.node) : node.node, state(node.state), duration(node.lastSeenSeconds),
       sessionsOf(node), (node.addresses || []).join(", "), node.status?.version, wrongOf(node).map((text) => h("div", {}, text)),
     ]));
 

@@ -1,15 +1,16 @@
-// The node that serves this page: what is wrong, sessions, routes, blocks, kernel, audit.
+// A node: what is wrong, sessions, routes, blocks, kernel, audit. Without a name the one that serves
+// this page; another one is asked by that.
 
 import { get } from "./api.js";
 import { duration, facts, h, link, place, problems, replace, state, stateOf, table } from "./draw.js";
 
-function sessions(peers) {
+function sessions(here, peers) {
   return table("Sessions", ["Peer", "State", "Since", "AS", "#Received", "#Accepted", "#Advertised", "Why"],
     peers.map((peer) => [
       [h("b", {}, peer.bgpPeer || peer.name), h("div", { class: "quiet" }, peer.address)],
       state(stateOf(peer), peer.disabled ? "disabled" : peer.state), duration(peer.downSeconds ?? peer.sinceSeconds), peer.asn,
-      h("a", { href: place(["node"], { table: "received", peer: peer.name }) }, peer.received), peer.accepted,
-      h("a", { href: place(["node"], { table: "advertised", peer: peer.name }) }, peer.advertised),
+      h("a", { href: place(here, { table: "received", peer: peer.name }) }, peer.received), peer.accepted,
+      h("a", { href: place(here, { table: "advertised", peer: peer.name }) }, peer.advertised),
       [peer.reason, peer.warning, peer.stale && "routes kept while it restarts"].filter(Boolean).map((text) => h("div", {}, text)),
     ]));
 }
@@ -35,7 +36,7 @@ const routeRow = (route) => [
 ];
 
 /** A search of the speaker's routes, a page at a time. */
-function search(query) {
+function search(here, ask, query) {
   const field = (name, label) => [h("label", { for: `routes-${name}` }, label), h("input", { id: `routes-${name}`, name, value: query.get(name) || "", spellcheck: "false" })];
   const option = (value, text) => h("option", { value, selected: query.get("table") === value }, text);
   const result = h("div", { "aria-live": "polite" });
@@ -44,7 +45,7 @@ function search(query) {
     const parameters = { table: query.get("table"), prefix: query.get("prefix"), peer: query.get("peer"), after, limit: "100" };
     if (parameters.prefix && parameters.table !== "advertised" && parameters.prefix.includes("/")) parameters.longer = "true";
     try {
-      const page = await get("routes", parameters);
+      const page = await ask("routes", parameters);
       rows.push(...page.routes.map(routeRow));
       const more = page.next && h("button", { type: "button", on: { click: () => show(page.next) } }, "More");
       replace(result, rows.length ? table("Routes", ["Prefix", "From", "Next hop", "AS path", "Preference", "State"], rows) : h("p", {}, "no routes"), more);
@@ -55,7 +56,7 @@ function search(query) {
   const submit = (event) => {
     event.preventDefault();
     const wanted = Object.fromEntries([...new FormData(event.target)].filter(([, value]) => value));
-    location.hash = place(["node"], wanted);
+    location.hash = place(here, wanted);
   };
   const form = h("form", { on: { submit }, "aria-label": "Routes" },
     h("label", { for: "routes-table" }, "Table"), h("select", { id: "routes-table", name: "table" }, option("routes", "all accepted"), option("received", "received from"), option("advertised", "advertised to")),
@@ -64,24 +65,28 @@ function search(query) {
   return [form, result];
 }
 
-export function node(_words, query) {
+export function node([name], query) {
+  const here = name ? ["node", name] : ["node"];
+  const ask = (question, parameters) => get(name ? `nodes/${encodeURIComponent(name)}/${question}` : question, parameters);
   const [head, wrong, peers, blocks, inside, found] = Array.from({ length: 6 }, () => h("div"));
   const compare = async () => {
     replace(found, h("p", { class: "quiet" }, "comparing …"));
     try {
-      replace(found, audit(await get("audit")));
+      replace(found, audit(await ask("audit")));
     } catch (error) {
       replace(found, h("p", { class: "bad", role: "alert" }, error.message));
     }
   };
-  const root = h("div", {}, head, h("h2", {}, "Problems"), wrong, h("h2", {}, "Sessions"), peers, h("h2", {}, "Routes"), search(query),
+  const root = h("div", {}, head, h("h2", {}, "Problems"), wrong, h("h2", {}, "Sessions"), peers, h("h2", {}, "Routes"), search(here, ask, query),
     h("h2", {}, "Blocks"), blocks, h("h2", {}, "Kernel"), inside, h("h2", {}, "Audit"),
     h("button", { type: "button", id: "compare", on: { click: compare } }, "Compare now"), found);
   return {
     root,
-    title: "Node",
+    title: name ? `Node ${name}` : "Node",
+    // Another node is not asked more often than somebody reads.
+    calm: Boolean(name),
     async refresh() {
-      const status = await get("status");
+      const status = await ask("status");
       replace(head, h("h2", {}, status.node), facts([
         ["Version", status.version], ["Up for", duration(status.uptimeSeconds)], ["Addresses", status.addresses.join(", ")],
         ["AS", status.asn], ["BGP Identifier", status.routerId],
@@ -89,7 +94,7 @@ export function node(_words, query) {
         ["Out of service", status.drain],
       ]));
       replace(wrong, problems(status.problems));
-      replace(peers, sessions(status.peers));
+      replace(peers, sessions(here, status.peers));
       replace(blocks, table("Blocks", ["Block", "State", "#In use", "#Of"], status.blocks.map((block) => [link(["prefix", block.cidr], block.cidr), block.state, block.inUse, block.size])));
       replace(inside, kernel(status.kernel));
     },

@@ -1,5 +1,5 @@
 // A destination from the datastore to this node's kernel, with the rule by which each path won or
-// lost.
+// lost; and what the kernels of the other nodes do with it, when they are asked.
 
 import { get } from "./api.js";
 import { facts, h, link, problems, replace, state, table } from "./draw.js";
@@ -27,21 +27,74 @@ const paths = (list) =>
     state(path.status === "best" ? "good" : "notice", path.sentence || path.status),
   ]));
 
+/** Nodes that are asked at a time, and at most: a console answers 25 questions a second. */
+const AT_A_TIME = 4;
+const MOST = 80;
+
+/** What a node does with the destination, as a row. */
+async function rowOf(node, destination) {
+  try {
+    const { kernel, mode, inStep, bgp } = await get(`nodes/${encodeURIComponent(node)}/explain`, { destination });
+    const best = bgp.paths.find((path) => path.status === "best");
+    const why = best ? best.sentence : bgp.paths.map((path) => path.sentence).join("; ") || "no path";
+    return [link(["node", node], node), state(kernel && inStep ? "good" : "warning", kernel ? kernel.route : "no route"), mode, why];
+  } catch (error) {
+    return [node, state("unknown", "not known"), "–", error.message];
+  }
+}
+
+/** Asks each node, a few at a time, and shows what has been answered. */
+async function askEach(destination, shown) {
+  const { nodes } = await get("nodes");
+  const names = nodes.filter((one) => one.state !== "foreign").map((one) => one.node).sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+  const asked = names.slice(0, MOST);
+  const rows = [];
+  const show = () => {
+    const left = names.length - asked.length;
+    const text = rows.filter(Boolean).length < asked.length ? `asking ${asked.length} nodes …` : left ? `${left} more nodes are not asked` : "";
+    replace(shown, text && h("p", { class: "quiet" }, text), table("Each node", ["Node", "Kernel", "Mode", "Why"], rows.filter(Boolean)));
+  };
+  let next = 0;
+  const work = async () => {
+    while (next < asked.length) {
+      const at = next++;
+      rows[at] = await rowOf(asked[at], destination);
+      show();
+    }
+  };
+  show();
+  await Promise.all(Array.from({ length: AT_A_TIME }, work));
+}
+
+/** What each node's kernel does with it, when somebody wants to know. */
+function each(destination) {
+  const shown = h("div", { "aria-live": "polite" });
+  const click = async () => {
+    try {
+      await askEach(destination, shown);
+    } catch (error) {
+      replace(shown, h("p", { class: "bad", role: "alert" }, error.message));
+    }
+  };
+  return h("div", {}, h("h2", {}, "Each node"), h("button", { type: "button", id: "each", on: { click } }, "Ask each node"), shown);
+}
+
 export function prefix([destination]) {
   const input = document.getElementById("destination");
   if (destination) input.value = destination;
-  const root = h("div");
+  const own = h("div");
+  const root = h("div", {}, own, destination && each(destination));
   return {
     root,
     calm: true,
     title: destination ? `Prefix ${destination}` : "Prefix",
     async refresh() {
       if (!destination) {
-        replace(root, h("h2", {}, "Where does it go?"), h("p", {}, "Type an address or a prefix above."));
+        replace(own, h("h2", {}, "Where does it go?"), h("p", {}, "Type an address or a prefix above."));
         return;
       }
       const answer = await get("explain", { destination });
-      replace(root, h("h2", {}, `${answer.destination} from ${answer.node}`), steps(answer),
+      replace(own, h("h2", {}, `${answer.destination} from ${answer.node}`), steps(answer),
         h("h2", {}, "Paths"), answer.bgp.paths.length ? paths(answer.bgp.paths) : h("p", {}, "none"),
         h("h2", {}, "Problems that name it"), problems(answer.problems),
         h("h2", {}, "Revisions"), facts(answer.revisions.map((one) => [one.stage, `${one.revision} (${one.what})`])));

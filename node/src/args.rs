@@ -97,17 +97,11 @@ pub(crate) struct DrainArgs {
 
 /// `caracal trace`.
 #[derive(Debug, ClapArgs)]
-#[cfg_attr(
-    not(feature = "lab"),
-    allow(
-        dead_code,
-        reason = "a program without labs reads the command, and says so"
-    )
-)]
 pub(crate) struct TraceArgs {
-    /// Source pod, as NODE/POD.
+    /// Source: a node, or in a lab a pod, as NODE/POD.
     pub(crate) from: String,
-    /// Destination: a pod, as NODE/POD, or a service, as ADDRESS:PORT[/PROTOCOL].
+    /// Destination: an address; in a lab a pod, as NODE/POD, or a service, as
+    /// ADDRESS:PORT[/PROTOCOL].
     pub(crate) to: String,
     /// Name of the lab; needed if several run.
     #[arg(long, add = completion::labs())]

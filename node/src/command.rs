@@ -15,6 +15,8 @@ use crate::cli::doctor::DoctorArgs;
 use crate::cli::events::EventsArgs;
 use crate::cli::explain_code::ExplainCodeArgs;
 use crate::cli::ipam::args::IpamCommand;
+#[cfg(feature = "lab")]
+use crate::cli::lab;
 use crate::cli::log_level::LogLevelArgs;
 use crate::cli::migrate::MigrateCommand;
 use crate::cli::node::NodeCommand;
@@ -28,10 +30,8 @@ use crate::cli::uninstall::UninstallArgs;
 use crate::cli::{
     audit, bgp, bundle, datastore, doctor, drain, events, explain, explain_code, install_cni, ipam,
     log_level, migrate, mode, node, policy, render, resources, services, speaker, status, topology,
-    uninstall, version,
+    trace, uninstall, version,
 };
-#[cfg(feature = "lab")]
-use crate::cli::{lab, trace};
 use crate::completion;
 use crate::flannel::line::{FlannelCommand, FlannelLine};
 use crate::telemetry::LogFormat;
@@ -145,8 +145,9 @@ pub(crate) enum Command {
     /// Take this node out of service without packet loss: GRACEFUL_SHUTDOWN (RFC 8326), withdrawal,
     /// then Cease with a text.
     Drain(DrainArgs),
-    /// Follow packets between two pods of a lab, in both directions, to the first broken hop. Exit
-    /// code 4 if there is one.
+    /// Follow packets from a node to an address, node by node over their consoles, to where they
+    /// arrive or stop; or, in a lab, between two pods in both directions. Exit code 4 if a hop is
+    /// broken.
     Trace(TraceArgs),
     /// Take a node over from Calico, or give it back.
     Migrate {
@@ -227,7 +228,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::ExplainCode(args) => Ok(explain_code::run(&args)),
         Command::Datastore { command } => datastore::run(command),
         Command::Drain(args) => drain::run(args),
-        #[cfg(feature = "lab")]
         Command::Trace(args) => trace::run(&args),
         Command::Migrate { command } => migrate::run(&command),
         Command::Bundle(args) => bundle::run(&args),
@@ -240,7 +240,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         #[cfg(feature = "lab")]
         Command::Lab { command } => lab::run(command),
         #[cfg(not(feature = "lab"))]
-        Command::Trace(_) | Command::Lab { .. } => anyhow::bail!(
+        Command::Lab { .. } => anyhow::bail!(
             "this program was built without labs, as `make static` builds it; `cargo build -p caracal` \
              builds one that has them"
         ),

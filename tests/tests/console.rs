@@ -2,6 +2,8 @@
 //! real data, live; and its API against its description.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "console/asking.rs"]
+mod asking;
 #[path = "console/schema.rs"]
 mod schema;
 
@@ -74,7 +76,9 @@ fn the_description_holds(lab: &Lab) {
             assert_eq!(path, "/api/v1/events");
             continue;
         };
-        let mut asked = path.replace("{peer}", "10.0.0.2");
+        let mut asked = path
+            .replace("{peer}", "10.0.0.2")
+            .replace("{node}", "node1");
         if path.ends_with("/explain") {
             asked = format!("{asked}?destination={destination}");
         }

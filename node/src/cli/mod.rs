@@ -29,7 +29,6 @@ pub(crate) mod services;
 pub(crate) mod speaker;
 pub(crate) mod status;
 pub(crate) mod topology;
-#[cfg(feature = "lab")]
 pub(crate) mod trace;
 pub(crate) mod uninstall;
 pub(crate) mod version;

@@ -106,15 +106,16 @@ mod tests {
 
     use super::*;
 
-    fn node(v4: &str, v6: &str) -> Node {
-        let spec = serde_json::json!({"bgp": {"ipv4Address": v4, "ipv6Address": v6}});
-        serde_json::from_value(spec).unwrap()
+    fn node(bgp: &serde_json::Value) -> Node {
+        let node = serde_json::json!({"metadata": {"name": "n1"}, "spec": {"bgp": bgp}});
+        serde_json::from_value(node).unwrap()
     }
 
     #[test]
     fn a_node_publishes_what_others_reach() {
-        let both = node("10.0.0.1/24", "fd00::1/64");
-        let v6 = node("", "fd00::1/64");
+        let both =
+            node(&serde_json::json!({"ipv4Address": "10.0.0.1/24", "ipv6Address": "fd00::1/64"}));
+        let v6 = node(&serde_json::json!({"ipv6Address": "fd00::1/64"}));
         for (served, tls, node, published) in [
             ("127.0.0.1:1", true, &both, None),
             ("[::1]:1", true, &both, None),

@@ -147,6 +147,9 @@ pub(crate) struct Device {
     pub(crate) up: bool,
     /// Of the route, else of the device.
     pub(crate) mtu: u32,
+    /// To whom it is sent there; `None` = the destination is on the link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) gateway: Option<IpAddr>,
 }
 
 /// Where the answer comes from.
@@ -471,15 +474,16 @@ impl Facts<'_> {
     }
 
     fn kernel(&self, route: &ActualRoute) -> KernelRoute {
-        let device = |link: &caracal_model::IfName| {
-            let there = self.actual.links.by_name(link.as_str());
+        let device = |hop: &caracal_agent::NextHop| {
+            let there = self.actual.links.by_name(hop.link.as_str());
             Device {
-                name: link.to_string(),
+                name: hop.link.to_string(),
                 up: there.is_some_and(|l| l.up),
                 mtu: route
                     .mtu
                     .or_else(|| there.map(|l| l.mtu))
                     .unwrap_or_default(),
+                gateway: hop.gateway,
             }
         };
         KernelRoute {
@@ -497,11 +501,7 @@ impl Facts<'_> {
                 Owner::Foreign => "foreign",
             }
             .to_owned(),
-            devices: route
-                .next_hops()
-                .iter()
-                .map(|hop| device(&hop.link))
-                .collect(),
+            devices: route.next_hops().iter().map(device).collect(),
             vtep: self.vtep(route),
         }
     }
