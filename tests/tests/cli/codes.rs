@@ -73,8 +73,22 @@ const CASES: &[(&str, [&str; 3])] = &[
         "flannel migrate undo",
         ["", "", "1: --etcd-endpoints http://127.0.0.1:9"],
     ),
-    ("status", ["", "", "1:; 1: --all-nodes"]),
-    ("bgp peers", ["", "", "1:; 1: --all-nodes"]),
+    (
+        "status",
+        [
+            "3: --node nobody",
+            "",
+            "1:; 1: --all-nodes; 1: --node node1",
+        ],
+    ),
+    (
+        "bgp peers",
+        [
+            "3: --node nobody",
+            "",
+            "1:; 1: --all-nodes; 1: --node node1",
+        ],
+    ),
     ("bgp peer", ["3: nobody", "", "1: 10.0.0.2"]),
     ("bgp disable", ["3: nobody", "", "1: 10.0.0.2"]),
     ("bgp enable", ["3: nobody", "", "1: 10.0.0.2"]),
@@ -210,17 +224,31 @@ const CASES: &[(&str, [&str; 3])] = &[
         ["3: 2 --name nobody --dry-run", "", "1: 2 --name nobody"],
     ),
     ("ipam why", ["3: nobody", "", "1: node1"]),
-    ("audit", ["", "", "1:; 1: --all-nodes"]),
+    (
+        "audit",
+        [
+            "3: --node nobody",
+            "",
+            "1:; 1: --all-nodes; 1: --node node1",
+        ],
+    ),
     ("events", ["", "", "1:; 1: --follow"]),
-    ("explain", ["3: 2001:db8::/64", "", "1: 10.244.0.0/26"]),
+    (
+        "explain",
+        [
+            "3: 2001:db8::/64; 3: 10.244.0.0/26 --node nobody",
+            "",
+            "1: 10.244.0.0/26",
+        ],
+    ),
     ("explain-code", ["3: CRL-X999", "", ""]),
     ("drain", ["", "", "1: --undo"]),
     (
         "trace",
         [
-            "3: nobody/p1 node1/p1; 3: node1/p1 node2/p1 --lab nothing",
+            "3: nobody/p1 node1/p1; 3: node1/p1 node2/p1 --lab nothing; 3: nobody 10.244.0.1",
             "",
-            "",
+            "1: node1 10.244.0.1",
         ],
     ),
     ("migrate plan", ["", "", "1:"]),

@@ -6,12 +6,14 @@ use std::process::Command;
 
 use caracal_lab::{Lab, run_in_netns, wait_until};
 use caracal_tests::{
-    Processes, SECOND, await_settled, await_status, exit_code, has_no_problem, has_problem, logs,
-    on_kubernetes_datastore, possible, up_text,
+    Browser, Processes, SECOND, await_settled, await_status, exit_code, has_no_problem,
+    has_problem, logs, on_kubernetes_datastore, possible, up_text,
 };
 use serde_json::Value;
 
 use super::{PORT, pod_address};
+
+const TOKEN: &str = "a-token-for-all-consoles";
 
 /// Files of certificates below a folder, made by the program `openssl`.
 struct Certificates(PathBuf);
@@ -87,14 +89,23 @@ impl Certificates {
     }
 }
 
-fn topology(files: &Certificates) -> String {
-    let node = |n: u8| {
+fn by_certificate(files: &Certificates) -> String {
+    topology(|n| {
         format!(
-            "  - {{name: node{n}, segment: lan, address: 10.0.0.{n}, pods: 1, env: {{CARACAL_CONSOLE: '0.0.0.0:{PORT}', \
-             CARACAL_CONSOLE_CERT_FILE: '{}', CARACAL_CONSOLE_KEY_FILE: '{}', CARACAL_CONSOLE_CA_CERT_FILE: '{}'}}}}\n",
+            "CARACAL_CONSOLE_CERT_FILE: '{}', CARACAL_CONSOLE_KEY_FILE: '{}', CARACAL_CONSOLE_CA_CERT_FILE: '{}'",
             files.text(&format!("node{n}.pem")),
             files.text(&format!("node{n}.key")),
             files.text("authority.pem")
+        )
+    })
+}
+
+/// Three nodes with consoles, and the variables of each.
+fn topology(variables: impl Fn(u8) -> String) -> String {
+    let node = |n: u8| {
+        format!(
+            "  - {{name: node{n}, segment: lan, address: 10.0.0.{n}, pods: 1, env: {{CARACAL_CONSOLE: '0.0.0.0:{PORT}', {}}}}}\n",
+            variables(n)
         )
     };
     let nodes: String = (1..=3).map(node).collect();
@@ -220,6 +231,35 @@ fn the_answers_are_those_of_the_node(lab: &Lab) {
     );
     let service = ["explain", "10.96.0.10:80", "--node", "node2"];
     await_said(lab, &service, 1, "run the command on node2");
+}
+
+/// Packets are followed from node to node.
+fn a_trace_goes_from_node_to_node(lab: &Lab) {
+    let destination = pod_address(lab, "node3");
+    let text = await_said(lab, &["trace", "node2", &destination], 0, "it is there");
+    let hops = [
+        "  node2: ",
+        " to node node3\n",
+        "  node3: ",
+        " on node node3",
+    ];
+    let mut rest = &*text;
+    for hop in hops {
+        let at = rest.find(hop);
+        let at = at.unwrap_or_else(|| panic!("{hop:?} is missing: {text}"));
+        rest = &rest[at..];
+    }
+    // node3 has the block of 16, and nobody has its last address.
+    let (network, last) = destination.rsplit_once('.').unwrap();
+    let last = last.parse::<u8>().unwrap() | 0xf;
+    let (code, text) = asked(lab, &["trace", "node2", &format!("{network}.{last}")]);
+    let is_said = text.contains("  node3: ") && text.contains("the address is not in use");
+    assert!(code == 4 && is_said, "{code}: {text}");
+    let (code, text) = asked(lab, &["trace", "node9", &destination]);
+    assert!(
+        code == 3 && text.contains("there is no node node9"),
+        "{code}: {text}"
+    );
 }
 
 /// A console asks for its client, and goes no further than one node.
@@ -350,6 +390,7 @@ fn who_is_dead_is_said(lab: &mut Lab) {
 fn scenario(mut lab: Lab, files: &Certificates) {
     await_settled(&lab);
     the_answers_are_those_of_the_node(&lab);
+    a_trace_goes_from_node_to_node(&lab);
     a_console_asks_others(&lab, files);
     others_are_refused(&lab, files);
     certificates_are_renewed(&lab, files);
@@ -368,7 +409,7 @@ fn nodes_ask_each_other_by_certificate() {
             scope.spawn(move || {
                 std::fs::create_dir_all(&folder).unwrap();
                 let files = Certificates::make(&folder);
-                let text = topology(&files);
+                let text = by_certificate(&files);
                 let text = match in_kubernetes {
                     true => on_kubernetes_datastore(&text),
                     false => text,
@@ -377,4 +418,73 @@ fn nodes_ask_each_other_by_certificate() {
             });
         }
     });
+}
+
+/// With one token for all, the page of a node shows the others.
+#[test]
+fn the_page_shows_other_nodes() {
+    if !possible("the page of other nodes", &["chromium", "mkfifo"]) {
+        return;
+    }
+    let kept = Processes::new("console-shared-token");
+    let token = kept.folder().join("token");
+    std::fs::write(&token, format!("{TOKEN}\n")).unwrap();
+    let text = topology(|_| format!("CARACAL_CONSOLE_TOKEN_FILE: '{}'", token.display()));
+    let lab = up_text(&text, "other pages", "otherpages");
+    await_settled(&lab);
+    await_said(&lab, &["status", "--node", "node2"], 0, "Node node2 (");
+    await_said(&lab, &["status", "--node", "node3"], 0, "Node node3 (");
+    let unknown = [("TOKEN", token.with_extension("gone").display().to_string())];
+    let (code, said) = with_files(&lab, &unknown, &["status", "--node", "node2"]);
+    assert!(
+        code == 1 && said.contains("CARACAL_CONSOLE_TOKEN_FILE"),
+        "{code}: {said}"
+    );
+
+    let page = format!("http://127.0.0.1:{PORT}/");
+    let mut browser = Browser::start(&lab.netns("node1").unwrap());
+    browser.open(&page);
+    browser.await_true(30 * SECOND, "document.getElementById('token') !== null");
+    browser.value(&format!(
+        "document.getElementById('token').value = '{TOKEN}'; document.querySelector('#main form').requestSubmit()"
+    ));
+    let link = "document.querySelector('[aria-label=Nodes] a[href=\"#node/node2\"]')";
+    browser.await_true(30 * SECOND, &format!("{link} !== null"));
+    browser.value(&format!("{link}.click()"));
+    browser.await_true(
+        30 * SECOND,
+        "document.querySelector('#main h2').textContent === 'node2'",
+    );
+    let sessions = "[...document.querySelectorAll('[aria-label=Sessions] tbody tr')].map((row) => row.innerText).join()";
+    browser.await_true(
+        30 * SECOND,
+        &format!("{sessions}.includes('10.0.0.1') && !{sessions}.includes('10.0.0.2')"),
+    );
+    browser.value("document.getElementById('compare').click()");
+    browser.await_true(
+        30 * SECOND,
+        "document.getElementById('main').innerText.includes('compared at revision')",
+    );
+
+    let destination = pod_address(&lab, "node3");
+    browser.open(&format!("{page}#prefix/{destination}"));
+    browser.await_true(30 * SECOND, "document.getElementById('each') !== null");
+    browser.value("document.getElementById('each').click()");
+    let rows = "[...document.querySelectorAll('[aria-label=\"Each node\"] tbody tr')].map((row) => row.innerText)";
+    browser.await_true(30 * SECOND, &format!("{rows}.length === 3"));
+    let rows = browser.value(rows);
+    let rows: Vec<&str> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    for (row, (node, way)) in rows.iter().zip([
+        ("node1", "via 10.0.0.3"),
+        ("node2", "via 10.0.0.3"),
+        ("node3", " dev cali"),
+    ]) {
+        assert!(row.starts_with(node) && row.contains(way), "{rows:?}");
+    }
+    assert!(rows[1].contains("best: "), "{rows:?}");
 }
