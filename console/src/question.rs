@@ -35,6 +35,9 @@ pub const PATHS: [&str; 20] = [
     "/api/v1/events",
 ];
 
+/// What is said to who asks for another path; one node knows by it that another is older.
+pub const NO_SUCH_PATH: &str = "there is no such path; /api/v1/openapi.json lists those that are";
+
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {

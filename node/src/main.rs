@@ -33,6 +33,7 @@ mod signals;
 mod speaker;
 mod stored;
 mod telemetry;
+mod tls;
 
 use std::path::Path;
 use std::process::ExitCode;

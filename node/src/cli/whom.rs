@@ -1,11 +1,11 @@
 //! Whom a command asks: the node that runs here, over its admin socket, or with `--node` another
 //! one, over its console. The answers are the same.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::Context;
 use caracal_datastore::Datastore;
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::{open_store, run_dir};
@@ -35,14 +35,6 @@ impl From<&NodeArg> for Whom {
     }
 }
 
-/// A page of routes.
-#[derive(Deserialize)]
-struct Page {
-    routes: Vec<Value>,
-    #[serde(default)]
-    next: Option<String>,
-}
-
 impl Whom {
     /// Asks for a value.
     pub(super) fn ask(&self, request: &Request) -> anyhow::Result<Value> {
@@ -51,10 +43,9 @@ impl Whom {
             Self::Node(name) => name,
         };
         let (path, part) = value_path(request).with_context(|| only_here(name))?;
-        let mut value: Value = on_one_thread(async {
-            let other = Other::find(&open_store()?, name).await?;
-            other.value(&path).await
-        })?;
+        let mut value = on_one_thread(Box::pin(async {
+            Other::find(&open_store()?, name).await?.value(&path).await
+        }))?;
         Ok(match part {
             Some(part) => value[part].take(),
             None => value,
@@ -71,22 +62,23 @@ impl Whom {
             Self::Here => return admin::ask_rows(&run_dir(), request, each),
             Self::Node(name) => name,
         };
-        on_one_thread(async {
+        let count = on_one_thread(Box::pin(async {
             let other = Other::find(&open_store()?, name).await?;
             let (mut count, mut after): (u64, Option<String>) = (0, None);
             loop {
                 let path = routes_path(request, after.as_deref());
-                let page: Page = other.value(&path.with_context(|| only_here(name))?).await?;
-                for route in &page.routes {
+                let page = other.value(&path.with_context(|| only_here(name))?).await?;
+                for route in page["routes"].as_array().into_iter().flatten() {
                     each(&route.to_string())?;
                     count += 1;
                 }
-                after = page.next;
+                after = page["next"].as_str().map(str::to_owned);
                 if after.is_none() {
-                    return Ok(count);
+                    return Ok(count.into());
                 }
             }
-        })
+        }))?;
+        Ok(count.as_u64().unwrap_or_default())
     }
 }
 
@@ -105,10 +97,7 @@ impl Other {
     }
 
     /// The answer to a question, when the console has time for it.
-    pub(super) async fn value<T: serde::de::DeserializeOwned>(
-        &self,
-        path: &str,
-    ) -> anyhow::Result<T> {
+    pub(super) async fn value(&self, path: &str) -> anyhow::Result<Value> {
         let mut tries = 0;
         let answer = loop {
             tries += 1;
@@ -124,7 +113,11 @@ impl Other {
     }
 }
 
-pub(super) fn on_one_thread<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+/// Work of a command that asks others.
+type Asking<'a> = Pin<Box<dyn Future<Output = anyhow::Result<Value>> + 'a>>;
+
+/// Runs it. One type for all, so that the program has the runtime's loop once.
+pub(super) fn on_one_thread(work: Asking<'_>) -> anyhow::Result<Value> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -7,15 +7,14 @@ mod answers;
 mod stream;
 #[cfg(test)]
 mod tests;
-pub(crate) mod tls;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use caracal_console::{
-    Access, Caller, DESCRIPTION, Denial, Pacer, Question, QuestionError, SECURITY_HEADERS,
-    page_file,
+    Access, Caller, DESCRIPTION, Denial, NO_SUCH_PATH, Pacer, Question, QuestionError,
+    SECURITY_HEADERS, page_file,
 };
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
@@ -40,9 +39,6 @@ const TURNS_ELSEWHERE: usize = 8;
 /// Longest wait for a turn.
 const WAIT: Duration = Duration::from_secs(2);
 const JSON: &str = "application/json";
-/// What is said to a question that this version does not know.
-pub(crate) const NO_SUCH_PATH: &str =
-    "there is no such path; /api/v1/openapi.json lists those that are";
 
 /// Who may ask, as it is now, or why nobody may.
 pub(crate) type Accesses = watch::Receiver<Result<Access, String>>;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use caracal_console::Token;
+use caracal_console::{NO_SUCH_PATH, Token};
 use caracal_datastore::read_text_file;
 use hyper::StatusCode;
 use rustls::pki_types::ServerName;
@@ -16,9 +16,8 @@ use tokio::net::TcpStream;
 
 use super::{NoAnswer, Place};
 use crate::config::console::{AUTHORITIES, ConsoleFiles, TOKEN};
-use crate::console::NO_SUCH_PATH;
-use crate::console::tls::{Material, sentence};
 use crate::http::stream::Stream;
+use crate::tls::{Material, sentence};
 
 /// Until the connection is there.
 const CONNECT: Duration = Duration::from_secs(3);
@@ -31,8 +30,8 @@ const HEAD: usize = 16 * 1024;
 /// The version of the API.
 const BASE: &str = "/api/v1/";
 
-/// Puts a question to a node: the part of its path behind the version. Its files are read each time,
-/// as they are renewed in place.
+/// Puts a question to a node: the part of its path behind the version. Our files are read each
+/// time, as they are renewed in place.
 pub(crate) async fn ask(
     place: &Place,
     question: &str,

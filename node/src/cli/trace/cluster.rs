@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use caracal_datastore::{Datastore, Store};
 use caracal_model::{Family, KeyRange, Kind, Node, Prefix, kind_prefix};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::admin::{self, Request};
 use crate::args::Output;
@@ -20,30 +20,6 @@ use crate::others::value_path;
 
 /// Nodes that have the addresses to which routes lead: their own, and those of their tunnels.
 type Gateways = BTreeMap<IpAddr, String>;
-
-/// A node on the way.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Hop {
-    node: String,
-    /// The route that its kernel takes.
-    route: Option<String>,
-    /// How packets travel from it.
-    mode: Option<String>,
-    /// What follows.
-    then: String,
-}
-
-/// The way as far as it goes.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Way {
-    from: String,
-    destination: Prefix,
-    hops: Vec<Hop>,
-    /// It does not arrive.
-    broken: bool,
-}
 
 /// What a node does with the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,29 +37,34 @@ enum Step {
 /// Follows packets from a node (or from a pod: NODE/POD) to an address.
 pub(super) fn run(from: &str, to: IpAddr, output: Output) -> anyhow::Result<ExitCode> {
     let node = from.split('/').next().unwrap_or(from);
-    let way = on_one_thread(follow(node, Prefix::host(to)))?;
+    let way = on_one_thread(Box::pin(follow(node, Prefix::host(to))))?;
     if output.is_data() {
-        output.print(&serde_json::to_value(&way)?);
+        output.print(&way);
     } else {
-        print(&way);
+        print(to, &way);
     }
-    Ok(match way.broken {
+    Ok(match way["broken"] == true {
         true => ExitCode::from(DEGRADED),
         false => ExitCode::SUCCESS,
     })
 }
 
-fn print(way: &Way) {
-    println!("From node {} to {}:", way.from, way.destination.address());
-    for hop in &way.hops {
-        let route = hop.route.as_deref().unwrap_or("no route");
-        let mode = hop.mode.as_ref().map(|mode| format!(" ({mode})"));
-        println!("  {}: {route}{}", hop.node, mode.unwrap_or_default());
-        println!("    {}", hop.then);
+fn print(to: IpAddr, way: &Value) {
+    let text = |value: &Value, otherwise: &str| {
+        let text = value.as_str().unwrap_or(otherwise);
+        text.to_owned()
+    };
+    println!("From node {} to {to}:", text(&way["from"], ""));
+    for hop in way["hops"].as_array().into_iter().flatten() {
+        let mode = hop["mode"].as_str().map(|mode| format!(" ({mode})"));
+        let route = text(&hop["route"], "no route");
+        let node = text(&hop["node"], "");
+        println!("  {node}: {route}{}", mode.unwrap_or_default());
+        println!("    {}", text(&hop["then"], ""));
     }
 }
 
-async fn follow(from: &str, destination: Prefix) -> anyhow::Result<Way> {
+async fn follow(from: &str, destination: Prefix) -> anyhow::Result<Value> {
     let store = open_store()?;
     let gateways = gateways(&store).await?;
     // The node that runs here is asked without a console.
@@ -94,12 +75,7 @@ async fn follow(from: &str, destination: Prefix) -> anyhow::Result<Way> {
     let here = here
         .ok()
         .and_then(|value| serde_json::from_value(value).ok());
-    let mut way = Way {
-        from: from.to_owned(),
-        destination,
-        hops: Vec::new(),
-        broken: false,
-    };
+    let (mut hops, mut is_broken) = (Vec::new(), false);
     let (mut node, mut been) = (from.to_owned(), BTreeSet::new());
     loop {
         let explained = match &here {
@@ -116,22 +92,28 @@ async fn follow(from: &str, destination: Prefix) -> anyhow::Result<Way> {
         let (then, next) = match step {
             Step::Arrives(text) | Step::Leaves(text) => (text, None),
             Step::Broken(text) => {
-                way.broken = true;
+                is_broken = true;
                 (text, None)
             }
             Step::Next { node, by } => (format!("{by} to node {node}"), Some(node)),
         };
-        way.hops.push(Hop {
-            node: explained.node,
-            route: explained.kernel.map(|kernel| kernel.route),
-            mode: explained.mode,
-            then,
-        });
+        hops.push(json!({
+            "node": explained.node,
+            "route": explained.kernel.map(|kernel| kernel.route),
+            "mode": explained.mode,
+            "then": then,
+        }));
         match next {
             Some(next) => node = next,
-            None => return Ok(way),
+            None => break,
         }
     }
+    Ok(json!({
+        "from": from,
+        "destination": destination,
+        "hops": hops,
+        "broken": is_broken,
+    }))
 }
 
 fn is_of(explained: &Explained, node: &str) -> bool {
@@ -140,7 +122,8 @@ fn is_of(explained: &Explained, node: &str) -> bool {
 
 async fn explained(store: &Datastore, node: &str, request: &Request) -> anyhow::Result<Explained> {
     let (path, _) = value_path(request).context("a question of consoles")?;
-    Other::find(store, node).await?.value(&path).await
+    let value = Other::find(store, node).await?.value(&path).await?;
+    Ok(serde_json::from_value(value)?)
 }
 
 /// The addresses of all nodes.

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use caracal_datastore::TestFolder;
 use tokio_rustls::TlsAcceptor;
 
-use super::super::tls::Material;
 use super::*;
 use crate::config::console::ConsoleFiles;
 use crate::others::{self, NoAnswer, Place};
+use crate::tls::Material;
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/console/certificates")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tls/certificates")
 }
 
 /// The files of an identity with the authority that it believes.

@@ -14,9 +14,9 @@ use tokio_rustls::TlsAcceptor;
 use super::Answers;
 use crate::config::console::{AUTHORITIES, ConsoleFiles, TOKEN};
 use crate::console;
-use crate::console::tls::Material;
 use crate::http::Speaks;
 use crate::node::problems::ProblemReporter;
+use crate::tls::Material;
 
 /// Time between two looks at the files.
 const LOOK: Duration = Duration::from_secs(5);
