@@ -243,10 +243,11 @@ impl ServerCertVerifier for OfNode {
         let certificate = ParsedCertificate::try_from(certificate)?;
         let known = self.provider.signature_verification_algorithms.all;
         verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, between, now, known)?;
-        let is_named = self.name.as_ref();
-        if !is_named.is_some_and(|name| verify_server_name(&certificate, name).is_ok()) {
-            verify_server_name(&certificate, address)?;
-        }
+        let by_name = match &self.name {
+            Some(name) => verify_server_name(&certificate, name),
+            None => Err(CertificateError::NotValidForName.into()),
+        };
+        by_name.or_else(|_| verify_server_name(&certificate, address))?;
         Ok(ServerCertVerified::assertion())
     }
 
