@@ -62,6 +62,7 @@ WAITING := \
   fib::origin::a_router_that_announces_what_nodes_have_moves_nothing \
   fib::origin::a_router_that_hides_whose_a_route_is_is_named \
   console::the_console_shows_the_cluster_live \
+  console::the_console_shows_a_cluster_of_kubernetes \
   flannel::changes::both_families_change_under_traffic \
   kubernetes::tokens::the_plugins_token_is_renewed_before_it_ends \
   wire::bird_writes_the_routes_of_calico_up_to_3_32 \

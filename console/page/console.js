@@ -7,7 +7,21 @@ import { node } from "./node.js";
 import { pools } from "./pools.js";
 import { prefix } from "./prefix.js";
 
-const VIEWS = { map, node, prefix, pools };
+/** A view whose script is fetched when somebody opens it. */
+const changes = (words, query) => {
+  const root = h("div");
+  let view;
+  const refresh = async () => {
+    if (!view) {
+      view = (await import("./changes.js")).changes(words, query);
+      root.append(view.root);
+    }
+    await view.refresh();
+  };
+  return { root, title: "Changes", calm: true, refresh };
+};
+
+const VIEWS = { map, node, prefix, pools, changes };
 /** Shortest time between two looks, at what costs the node much, and the time between two without a cause. */
 const SPACING = 500;
 const CALM = 5000;

@@ -3,25 +3,28 @@
 import { get } from "./api.js";
 import { SIGNS, duration, h, link, place, replace, s, state, table } from "./draw.js";
 
-const DRAWN = 100;
+export const DRAWN = 100;
 const NAMED = 40;
 /** The worst first. */
 const ORDER = ["silent", "degraded", "unknown", "stopped", "foreign", "healthy"];
 
 const worst = (nodes) => ORDER.find((kind) => nodes.some((node) => node.state === kind)) || "unknown";
-const nameOf = (group) => group || "no zone";
+export const nameOf = (group) => group || "no zone";
 
 /** Each state has a shape of its own. */
 function shape(kind, x, y, size) {
   const points = (list) => list.map(([a, b]) => `${x + a * size},${y + b * size}`).join(" ");
-  const look = ["foreign", "stopped"].includes(kind) ? "shape hollow" : "shape";
+  const look = ["foreign", "stopped", "stays"].includes(kind) ? "shape hollow" : "shape";
   switch (kind) {
     case "healthy":
     case "foreign":
+    case "changes":
+    case "stays":
       return s("circle", { cx: x, cy: y, r: size, class: look });
     case "degraded":
       return s("polygon", { points: points([[0, -1.2], [1.1, 0.9], [-1.1, 0.9]]), class: look });
     case "silent":
+    case "refused":
       return s("polygon", { points: points([[-1, -1], [0, -0.3], [1, -1], [0.3, 0], [1, 1], [0, 0.3], [-1, 1], [-0.3, 0]]), class: look });
     case "unknown":
       return s("polygon", { points: points([[0, -1.2], [1.2, 0], [0, 1.2], [-1.2, 0]]), class: look });
@@ -30,8 +33,11 @@ function shape(kind, x, y, size) {
   }
 }
 
-/** Nodes in a circle, those of a zone side by side; who is outside in a smaller one. */
-function picture(nodes, sessions, here) {
+/**
+ * Nodes in a circle, those of a zone side by side; who is outside in a smaller one. `about`: what the picture is called,
+ * what a node leads to, and what a line says of itself, where it is not the cluster as it is now.
+ */
+export function picture(nodes, sessions, here, about = {}) {
   const [width, height] = [640, 460];
   const places = new Map();
   const circle = (names, across, down) => names.forEach((name, n) => {
@@ -39,15 +45,15 @@ function picture(nodes, sessions, here) {
     places.set(name, { x: width / 2 + across * Math.cos(angle), y: height / 2 + down * Math.sin(angle) });
   });
   const order = [...nodes].sort((a, b) => `${a.group} ${a.node}`.localeCompare(`${b.group} ${b.node}`, undefined, { numeric: true }));
-  const outside = [...new Set(sessions.map((line) => line.to))].filter((name) => !nodes.some((n) => n.node === name));
+  const outside = [...new Set((about.places || sessions).map((line) => line.to))].filter((name) => !nodes.some((n) => n.node === name));
   circle(order.map((node) => node.node), 230, 180);
   circle(outside, outside.length > 1 ? 80 : 0, outside.length > 1 ? 60 : 0);
-  const ranks = ["up", "disabled", "unknown", "down"];
+  const ranks = ["stays", "up", "disabled", "unknown", "down", "disappears", "appears"];
   const drawn = [...sessions].sort((a, b) => ranks.indexOf(a.state) - ranks.indexOf(b.state));
   const lines = drawn.flatMap((line) => {
     const [a, b] = [places.get(line.from), places.get(line.to)];
-    const label = `session ${line.from} – ${line.to}: ${line.state}`;
-    return a && b ? [s("line", { x1: a.x, y1: a.y, x2: b.x, y2: b.y, class: line.state, "data-session": `${line.from} ${line.to}` }, s("title", {}, label))] : [];
+    const label = line.label || `session ${line.from} – ${line.to}: ${line.state}`;
+    return a && b ? [s("line", { x1: a.x, y1: a.y, x2: b.x, y2: b.y, class: line.look || line.state, "data-session": `${line.from} ${line.to}` }, s("title", {}, label))] : [];
   });
   const label = (name, at) => {
     const side = at.x < width / 2 - 20 ? "end" : at.x > width / 2 + 20 ? "start" : "middle";
@@ -57,22 +63,22 @@ function picture(nodes, sessions, here) {
   };
   const marks = order.map((node) => {
     const at = places.get(node.node);
-    const text = `node ${node.node}: ${node.state}`;
+    const text = node.label || `node ${node.node}: ${node.state}`;
     const content = [shape(node.state, at.x, at.y, nodes.length > NAMED ? 6 : 9), s("title", {}, text), nodes.length <= NAMED && label(node.node, at)];
-    const href = node.node === here ? place(["node"]) : place(["map", nameOf(node.group), node.node]);
-    return s("a", { href, class: node.state, "aria-label": text, "data-key": `map ${node.node}`, "data-node": node.node }, content);
+    const href = about.href ? about.href(node) : node.node === here ? place(["node"]) : place(["map", nameOf(node.group), node.node]);
+    return s("a", { href, class: node.state, "aria-label": text, "data-key": `${about.name || "map"} ${node.node}`, "data-node": node.node }, content);
   });
   const others = outside.map((name) => {
     const at = places.get(name);
     return s("g", { class: "foreign" }, shape("router", at.x, at.y, 7), label(name, at));
   });
-  return s("svg", { class: "map", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Nodes and sessions" }, lines, marks, others);
+  return s("svg", { class: "map", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": about.name || "Nodes and sessions" }, lines, marks, others);
 }
 
 const legend = () =>
   h("p", { class: "legend" }, ORDER.map((kind) => state(kind)), state("up", "session up"), state("down", "session down (dashed, thick)"), state("unknown", "session not known (dotted)"));
 
-function groupsOf(nodes) {
+export function groupsOf(nodes) {
   const groups = new Map();
   for (const node of nodes) {
     const name = nameOf(node.group);

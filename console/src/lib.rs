@@ -13,4 +13,6 @@ pub use access::{Access, Caller, Denial, Token};
 pub use events::{ConsoleEvent, EventDiff, ProblemChange, RouteCounts};
 pub use pacing::Pacer;
 pub use page::{DESCRIPTION, PageFile, SECURITY_HEADERS, page_file};
-pub use question::{NO_SUCH_PATH, PATHS, Question, QuestionError, RouteQuestion, Table};
+pub use question::{
+    NO_SUCH_PATH, PATHS, Question, QuestionError, RouteQuestion, Table, TopologyQuestion,
+};

@@ -30,7 +30,7 @@ const HTML: &str = "text/html; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-const FILES: [(&str, PageFile); 9] = [
+const FILES: [(&str, PageFile); 10] = [
     ("/", file(HTML, include_str!("../page/index.html"))),
     (
         "/console.css",
@@ -49,6 +49,10 @@ const FILES: [(&str, PageFile); 9] = [
         file(SCRIPT, include_str!("../page/prefix.js")),
     ),
     ("/pools.js", file(SCRIPT, include_str!("../page/pools.js"))),
+    (
+        "/changes.js",
+        file(SCRIPT, include_str!("../page/changes.js")),
+    ),
 ];
 
 const fn file(content: &'static str, text: &'static str) -> PageFile {

@@ -1,6 +1,6 @@
 //! What is asked: a path of the API with its parameters.
 
-use caracal_model::Prefix;
+use caracal_model::{EncapMode, Prefix};
 
 use crate::query::{Query, decode};
 
@@ -12,7 +12,7 @@ const LARGEST_PAGE: usize = 1000;
 const BASE: &str = "/api/v1/";
 
 /// The paths of the API, as its description has them.
-pub const PATHS: [&str; 20] = [
+pub const PATHS: [&str; 22] = [
     "/api/v1/openapi.json",
     "/api/v1/status",
     "/api/v1/sessions",
@@ -32,6 +32,8 @@ pub const PATHS: [&str; 20] = [
     "/api/v1/nodes/{node}/explain",
     "/api/v1/audit",
     "/api/v1/explain",
+    "/api/v1/plan/mode",
+    "/api/v1/plan/topology",
     "/api/v1/events",
 ];
 
@@ -69,6 +71,17 @@ pub enum Question {
         /// The destination.
         destination: Prefix,
     },
+    /// What another encapsulation of a pool would do.
+    PlanMode {
+        /// The pool.
+        pool: String,
+        /// Its new `ipipMode`.
+        ipip: EncapMode,
+        /// Its new `vxlanMode`.
+        vxlan: EncapMode,
+    },
+    /// What another topology would do.
+    PlanTopology(TopologyQuestion),
     /// What changes from now on.
     Events,
     /// What a node of the cluster is asked.
@@ -80,6 +93,19 @@ pub enum Question {
         /// Its path behind the API's version, with its parameters.
         path: String,
     },
+}
+
+/// Which topology is asked about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TopologyQuestion {
+    /// Elected reflectors; else the mesh.
+    pub auto: bool,
+    /// Up to so many nodes there is a mesh.
+    pub limit: Option<usize>,
+    /// Reflectors of a zone besides the standby.
+    pub reflectors: Option<usize>,
+    /// Levels of reflectors.
+    pub levels: Option<usize>,
 }
 
 /// Which routes are asked for.
@@ -149,6 +175,8 @@ impl Question {
             "nodes" => Self::Nodes,
             "audit" => Self::Audit,
             "events" => Self::Events,
+            "plan/mode" => return mode(query),
+            "plan/topology" => return topology(query).map(Self::PlanTopology),
             "explain" => {
                 let destination = prefix(&mut query, "destination")?;
                 query.finish("destination")?;
@@ -237,6 +265,67 @@ fn routes(mut query: Query) -> Result<RouteQuestion, QuestionError> {
     Ok(question)
 }
 
+/// Encapsulations of a pool, by the words of Calico's operator.
+const MODES: [(&str, EncapMode, EncapMode); 5] = [
+    ("None", EncapMode::Never, EncapMode::Never),
+    ("IPIP", EncapMode::Always, EncapMode::Never),
+    ("IPIPCrossSubnet", EncapMode::CrossSubnet, EncapMode::Never),
+    ("VXLAN", EncapMode::Never, EncapMode::Always),
+    ("VXLANCrossSubnet", EncapMode::Never, EncapMode::CrossSubnet),
+];
+
+fn mode(mut query: Query) -> Result<Question, QuestionError> {
+    let expected = "None, IPIP, IPIPCrossSubnet, VXLAN or VXLANCrossSubnet";
+    let mode = query.value("mode", expected, |text| {
+        MODES
+            .iter()
+            .find(|(word, ..)| word.eq_ignore_ascii_case(text))
+    })?;
+    let pool = query.text("pool");
+    query.finish("pool and mode")?;
+    let pool = pool.ok_or("pool=NAME is missing; /api/v1/pools lists them".to_owned())?;
+    let (_, ipip, vxlan) = mode.ok_or(format!("mode=MODE is missing: {expected}"))?;
+    Ok(Question::PlanMode {
+        pool,
+        ipip: *ipip,
+        vxlan: *vxlan,
+    })
+}
+
+fn topology(mut query: Query) -> Result<TopologyQuestion, QuestionError> {
+    let auto = query.value("topology", "mesh or reflectors", |text| match text {
+        "mesh" => Some(false),
+        "reflectors" => Some(true),
+        _ => None,
+    })?;
+    let mut number = |name, expected, most| {
+        query.value(name, expected, |text| {
+            let number: Option<usize> = text.parse().ok();
+            number.filter(|number| (1..=most).contains(number))
+        })
+    };
+    let limit = number("limit", "a number of nodes, at least 1", usize::MAX)?;
+    let reflectors = number(
+        "reflectors",
+        "a number of reflectors, at least 1",
+        usize::MAX,
+    )?;
+    let levels = number("levels", "1 or 2", 2)?;
+    query.finish("topology, limit, reflectors and levels")?;
+    let missing = "topology=mesh or topology=reflectors is missing";
+    let auto = auto.ok_or(missing.to_owned())?;
+    if !auto && (limit.is_some() || reflectors.is_some() || levels.is_some()) {
+        let reason = "limit, reflectors and levels are for topology=reflectors";
+        return Err(reason.to_owned().into());
+    }
+    Ok(TopologyQuestion {
+        auto,
+        limit,
+        reflectors,
+        levels,
+    })
+}
+
 /// A prefix, or an address for its host prefix.
 fn prefix(query: &mut Query, name: &str) -> Result<Option<Prefix>, String> {
     query.value(name, "an address or a prefix", |text| {
@@ -252,7 +341,12 @@ mod tests {
     fn each_path_of_the_list_is_a_question_and_no_other_is() {
         for path in PATHS {
             let path = path.replace("{peer}", "10.0.0.2").replace("{node}", "n2");
-            let query = path.ends_with("explain").then_some("destination=10.0.0.1");
+            let query = match path.rsplit_once('/') {
+                Some((_, "explain")) => Some("destination=10.0.0.1"),
+                Some((_, "mode")) => Some("pool=p&mode=vxlan"),
+                Some((_, "topology")) => Some("topology=mesh"),
+                _ => None,
+            };
             assert!(Question::parse(&path, query).is_ok(), "{path}");
         }
         for path in [
@@ -315,6 +409,33 @@ mod tests {
     }
 
     #[test]
+    fn a_plan_is_asked_for_by_the_words_of_its_command() {
+        use EncapMode::{Always, CrossSubnet, Never};
+        for (word, wanted) in [
+            ("None", (Never, Never)),
+            ("IPIP", (Always, Never)),
+            ("ipipcrosssubnet", (CrossSubnet, Never)),
+            ("VXLAN", (Never, Always)),
+            ("VXLANCrossSubnet", (Never, CrossSubnet)),
+        ] {
+            let query = format!("pool=a+b&mode={word}");
+            let parsed = Question::parse("/api/v1/plan/mode", Some(&query));
+            let (ipip, vxlan) = wanted;
+            let pool = "a b".to_owned();
+            assert_eq!(parsed, Ok(Question::PlanMode { pool, ipip, vxlan }));
+        }
+        let query = "topology=reflectors&limit=9&levels=2";
+        let parsed = Question::parse("/api/v1/plan/topology", Some(query));
+        let wanted = TopologyQuestion {
+            auto: true,
+            limit: Some(9),
+            reflectors: None,
+            levels: Some(2),
+        };
+        assert_eq!(parsed, Ok(Question::PlanTopology(wanted)));
+    }
+
+    #[test]
     fn a_parameter_that_cannot_be_used_is_named() {
         for (path, query, part) in [
             ("status", "x=1", "the parameter x is not known"),
@@ -329,6 +450,36 @@ mod tests {
             ),
             ("routes", "perfix=10.0.0.0/8", "there are table, peer"),
             ("explain", "", "destination=ADDRESS"),
+            ("plan/mode", "", "pool=NAME is missing"),
+            ("plan/mode", "mode=VXLAN", "pool=NAME is missing"),
+            ("plan/mode", "pool=p", "mode=MODE is missing: None, IPIP"),
+            ("plan/mode", "pool=p&mode=GRE", "expected None, IPIP"),
+            (
+                "plan/mode",
+                "pool=p&mode=IPIP&apply=true",
+                "there are pool and mode",
+            ),
+            ("plan/topology", "", "topology=mesh or topology=reflectors"),
+            (
+                "plan/topology",
+                "topology=star",
+                "expected mesh or reflectors",
+            ),
+            (
+                "plan/topology",
+                "topology=mesh&limit=5",
+                "are for topology=reflectors",
+            ),
+            (
+                "plan/topology",
+                "topology=reflectors&levels=3",
+                "expected 1 or 2",
+            ),
+            (
+                "plan/topology",
+                "topology=reflectors&reflectors=0",
+                "at least 1",
+            ),
         ] {
             let path = format!("{BASE}{path}");
             match Question::parse(&path, Some(query)) {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::Context;
 use caracal_agent::Transport;
 use caracal_datastore::make_folder;
-use caracal_model::{AskInUse, AwaitAnnouncement, Prefix};
+use caracal_model::{AskInUse, AwaitAnnouncement, EncapMode, Prefix};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
@@ -38,6 +38,32 @@ pub(crate) struct AskService {
     pub(crate) address: SocketAddr,
     /// `None` = whichever there is.
     pub(crate) protocol: Option<Transport>,
+}
+
+/// A question about the encapsulation of a pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct AskMode {
+    /// The pool.
+    pub(crate) pool: String,
+    /// Its new `ipipMode`.
+    pub(crate) ipip: EncapMode,
+    /// Its new `vxlanMode`.
+    pub(crate) vxlan: EncapMode,
+}
+
+/// A question about the topology.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct AskTopology {
+    /// Elected reflectors; else the mesh.
+    pub(crate) auto: bool,
+    /// Up to so many nodes there is a mesh.
+    pub(crate) limit: Option<usize>,
+    /// Reflectors of a zone besides the standby.
+    pub(crate) reflectors: Option<usize>,
+    /// Levels of reflectors.
+    pub(crate) levels: Option<usize>,
 }
 
 /// A question.
@@ -122,6 +148,10 @@ pub(crate) enum Request {
     Pools,
     /// The cluster's nodes as they have published themselves, and the sessions between them.
     Nodes,
+    /// What a pool's new modes would do on each node; nothing is written.
+    PlanMode(AskMode),
+    /// What a switch of the topology would do to the sessions; nothing is written.
+    PlanTopology(AskTopology),
     /// A destination from the datastore to the kernel.
     ExplainPath {
         /// The destination.

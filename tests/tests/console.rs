@@ -4,6 +4,8 @@
 
 #[path = "console/asking.rs"]
 mod asking;
+#[path = "console/changes.rs"]
+mod changes;
 #[path = "console/schema.rs"]
 mod schema;
 
@@ -13,7 +15,7 @@ use std::time::{Duration, Instant};
 use caracal_lab::{Lab, scaled_time, wait_until};
 use caracal_tests::{
     Browser, Processes, SECOND, await_settled, await_status, exit_code, get_http, has_no_problem,
-    has_problem, possible, put_calico_resource, up_text,
+    has_problem, on_kubernetes_datastore, possible, put_calico_resource, up_text,
 };
 use serde_json::{Value, json};
 
@@ -81,6 +83,10 @@ fn the_description_holds(lab: &Lab) {
             .replace("{node}", "node1");
         if path.ends_with("/explain") {
             asked = format!("{asked}?destination={destination}");
+        } else if path.ends_with("/plan/mode") {
+            asked = format!("{asked}?pool={}&mode=IPIPCrossSubnet", changes::POOL);
+        } else if path.ends_with("/plan/topology") {
+            asked = format!("{asked}?topology=reflectors&limit=2");
         }
         let (status, value) = ask(lab, "node1", &asked);
         assert_eq!(status, 200, "{asked}: {value}");
@@ -164,7 +170,7 @@ fn a_killed_session_is_seen(lab: &mut Lab, browser: &mut Browser) {
         "document.querySelectorAll('svg.map line.up').length === 3",
     );
     browser.await_true(30 * SECOND, "document.getElementById('summary').textContent.includes('live') && !document.getElementById('summary').textContent.includes('not live')");
-    keep_picture(browser);
+    keep_picture(browser, "console", (1000, 760));
     lab.kill9_node("node2").unwrap();
     let killed = Instant::now();
     browser.await_true(
@@ -194,12 +200,14 @@ fn a_killed_session_is_seen(lab: &mut Lab, browser: &mut Browser) {
 }
 
 /// The picture of the page for the documentation, into the folder that is asked for.
-fn keep_picture(browser: &mut Browser) {
+fn keep_picture(browser: &mut Browser, name: &str, (width, height): (u32, u32)) {
     if let Some(folder) = std::env::var_os("CONSOLE_PICTURES") {
-        browser.resize(1000, 760);
-        let file = PathBuf::from(folder).join("console.png.base64");
+        browser.resize(width, height);
+        let file = PathBuf::from(folder).join(format!("{name}.png.base64"));
         std::fs::write(file, browser.picture()).unwrap();
-        browser.resize(1200, 900);
+        if width > 360 {
+            browser.resize(1200, 900);
+        }
     }
 }
 
@@ -276,9 +284,17 @@ fn no_name_is_a_program(lab: &Lab, browser: &mut Browser) {
 /// On a small screen nothing has to be moved aside; in the dark it is dark.
 fn every_page_fits_a_small_screen(browser: &mut Browser) {
     browser.resize(360, 740);
-    for page in ["map", "node", "prefix/10.244.0.0%2F24", "pools"] {
+    let plan = format!("changes?pool={}&mode=VXLAN", changes::POOL);
+    for page in ["map", "node", "prefix/10.244.0.0%2F24", "pools", &plan] {
         browser.open(&format!("{PAGE}#{page}"));
         browser.await_true(30 * SECOND, "document.querySelectorAll('#main h2').length > 0 && document.getElementById('summary').textContent.length > 10");
+        if page == plan {
+            browser.await_true(
+                30 * SECOND,
+                "document.querySelectorAll('figure').length === 2",
+            );
+            keep_picture(browser, "changes-narrow", (360, 740));
+        }
         let wide = browser.value("document.documentElement.scrollWidth");
         assert!(wide.as_u64() <= Some(360), "{page} is {wide} wide");
     }
@@ -302,8 +318,12 @@ fn thousands_of_nodes_are_groups(browser: &mut Browser) {
         const nodes = Array.from({ length: 5000 }, (_, n) => ({ node: `n${n}`, group: `zone-${n % 12}`, state: state(n),
             addresses: [`10.0.${n >> 8}.${n & 255}`], lastSeenSeconds: 1, status: { version: "0.1.0", sessions: { Established: 3 } } }));
         const answer = JSON.stringify({ node: "n0", nodes, sessions: [], sessionsOmitted: true });
+        const plan = JSON.stringify({ change: "made", revision: 1, sessionsBefore: 12497500, sessionsAfter: 15000, mostBefore: 4999, mostAfter: 420,
+            nodes: nodes.map((node, n) => ({ node: node.node, group: node.group, before: 4999, after: n < 36 ? 420 : 3, appear: 0, disappear: 4996, role: "" })),
+            sessions: [], sessionsOmitted: true, missing: [], missingCount: 0, missingNow: 0, assumedPasswords: [] });
+        const made = { "/api/v1/nodes": answer, "/api/v1/plan/topology?topology=reflectors": plan };
         const real = window.fetch;
-        window.fetch = async (path, about) => path.startsWith("/api/v1/nodes") ? new Response(answer) : real(path, about);
+        window.fetch = async (path, about) => made[path] ? new Response(made[path]) : real(path, about);
     })()"#;
     browser.resize(1200, 900);
     browser.open(&format!("{PAGE}#pools"));
@@ -328,6 +348,22 @@ fn thousands_of_nodes_are_groups(browser: &mut Browser) {
     let listed = "document.querySelectorAll('[aria-label=Nodes] tbody tr').length";
     assert_eq!(browser.value(listed), 6);
     drawn(browser, "#map/zone-7", ".crowd a", 417);
+    drawn(
+        browser,
+        "#changes?topology=reflectors",
+        ".group.changes",
+        12,
+    );
+    let told = "document.querySelector('.group').innerText.includes('4999 before, 3 to 420 after')";
+    assert_eq!(browser.value(told), true);
+    drawn(
+        browser,
+        "#changes?topology=reflectors&zone=zone-7",
+        ".group.changes",
+        12,
+    );
+    let listed = "document.querySelectorAll('[aria-label=Nodes] tbody tr').length";
+    assert_eq!(browser.value(listed), 200, "of the zone's 417");
 }
 
 #[test]
@@ -354,7 +390,42 @@ fn the_console_shows_the_cluster_live() {
     let mut browser = Browser::start(&lab.netns("node1").unwrap());
     a_killed_session_is_seen(&mut lab, &mut browser);
     each_page_has_real_data(&lab, &mut browser);
+    let before = changes::written(&lab);
+    changes::are_asked_about(&lab);
+    changes::of_a_mode_are_drawn(&mut browser, 3);
+    assert_eq!(changes::written(&lab), before);
     no_name_is_a_program(&lab, &mut browser);
+    // Four nodes, two zones: the one client has no session with the other zone's reflector.
+    changes::of_the_topology_are_drawn(&mut browser, 6, 5);
+    changes::that_would_be_refused_say_why(&lab, &mut browser);
+    assert_eq!(changes::written(&lab), before);
     every_page_fits_a_small_screen(&mut browser);
     thousands_of_nodes_are_groups(&mut browser);
+}
+
+/// The same on Kubernetes' API, in short.
+#[test]
+fn the_console_shows_a_cluster_of_kubernetes() {
+    if !possible(
+        "the console on Kubernetes' API",
+        &["chromium", "mkfifo", "kubectl", "openssl"],
+    ) {
+        return;
+    }
+    let folder = Processes::new("console-token-kube");
+    let token = folder.folder().join("token");
+    std::fs::write(&token, "a-token-of-some-length\n").unwrap();
+    let text = on_kubernetes_datastore(&topology(&token.display().to_string()));
+    let mut lab = up_text(&text, "console-kube", "conkube");
+    await_settled(&lab);
+    the_description_holds(&lab);
+    routes_come_in_pages(&lab);
+    let mut browser = Browser::start(&lab.netns("node1").unwrap());
+    a_killed_session_is_seen(&mut lab, &mut browser);
+    each_page_has_real_data(&lab, &mut browser);
+    let before = changes::written(&lab);
+    changes::are_asked_about(&lab);
+    changes::of_a_mode_are_drawn(&mut browser, 3);
+    changes::of_the_topology_are_drawn(&mut browser, 3, 3);
+    assert_eq!(changes::written(&lab), before);
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use crate::admin::routes::Rows;
-use crate::admin::{AnswerRequests, Answered, Request, RouteFilter};
+use crate::admin::{AnswerRequests, Answered, AskMode, AskTopology, Request, RouteFilter};
 use crate::exit::NOT_FOUND;
 
 /// An answer's text, or why there is none.
@@ -53,6 +53,19 @@ impl<A: AnswerRequests> Asked<'_, A> {
                     prefix: destination,
                 };
                 with_sentences(with_remedies(self.value(request).await?))
+            }
+            Question::PlanMode { pool, ipip, vxlan } => {
+                let question = AskMode { pool, ipip, vxlan };
+                self.value(Request::PlanMode(question)).await?
+            }
+            Question::PlanTopology(question) => {
+                let question = AskTopology {
+                    auto: question.auto,
+                    limit: question.limit,
+                    reflectors: question.reflectors,
+                    levels: question.levels,
+                };
+                self.value(Request::PlanTopology(question)).await?
             }
             // A text of the program, what goes on, and what another node is asked.
             Question::Description | Question::Events | Question::OfNode { .. } => Value::Null,

@@ -38,6 +38,8 @@ const TURNS: usize = 4;
 const TURNS_ELSEWHERE: usize = 8;
 /// Longest wait for a turn.
 const WAIT: Duration = Duration::from_secs(2);
+/// Longest wait for a plan of all nodes.
+const PLANNING: Duration = Duration::from_secs(20);
 const JSON: &str = "application/json";
 
 /// Who may ask, as it is now, or why nobody may.
@@ -208,11 +210,13 @@ impl<A: AnswerRequests + AskOthers> Console<A> {
 
     /// Asks the owners, when it is this question's turn.
     async fn ask(&self, question: Question) -> Outcome {
-        // The whole kernel is read for it.
-        let turns = match question {
-            Question::Explain { .. } => 2,
-            _ => 1,
-        };
+        // The whole kernel is read for it, or all nodes are planned.
+        let is_plan = matches!(
+            question,
+            Question::PlanMode { .. } | Question::PlanTopology(_)
+        );
+        let is_large = is_plan || matches!(question, Question::Explain { .. });
+        let turns = if is_large { 2 } else { 1 };
         let turn = tokio::time::timeout(WAIT, self.turns.acquire_many(turns)).await;
         let _turn = turn.map_err(|_| busy())?.map_err(|_| busy())?;
         let (asked, events) = (Asked(&self.answers), self.events.number());
@@ -223,7 +227,10 @@ impl<A: AnswerRequests + AskOthers> Console<A> {
                 question => asked.answer(question).await,
             }
         };
-        let answer = http::in_time(answer).await;
+        let answer = match is_plan {
+            true => http::within(PLANNING, answer).await,
+            false => http::in_time(answer).await,
+        };
         answer.unwrap_or_else(|reason| Err((StatusCode::SERVICE_UNAVAILABLE, reason)))
     }
 

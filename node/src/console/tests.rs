@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::admin::{Answered, Request as Order};
+use crate::exit::{ExitError, NOT_FOUND, REFUSED};
 use crate::others::NoAnswer;
 
 const TOKEN: &str = "0123456789abcdef0123";
@@ -33,6 +34,15 @@ impl AnswerRequests for Subject {
             }
             Order::Peer { .. } => serde_json::Value::Null,
             Order::Nodes => json!({"nodes": [], "asked": asked}),
+            Order::PlanMode(question) if question.pool == "p" => json!({"pool": "p"}),
+            Order::PlanMode(question) => {
+                let reason = format!("there is no pool {}", question.pool);
+                return Ok(Answered::Refused(ExitError::new(NOT_FOUND, reason)));
+            }
+            Order::PlanTopology(_) => {
+                let refused = ExitError::new(REFUSED, "the cluster is too large");
+                return Ok(Answered::Refused(refused));
+            }
             other => return Err(format!("{other:?}")),
         }))
     }
@@ -100,6 +110,13 @@ async fn every_answer_is_guarded() {
         ("/api/v1/nodes/n3/status", LOCAL, "404"),
         ("/api/v1/nodes/n2/nodes/n3/status", LOCAL, "404"),
         ("/nothing", LOCAL, "404"),
+        ("/api/v1/plan/mode", LOCAL, "400"),
+        ("/api/v1/plan/mode?pool=p&mode=GRE", LOCAL, "400"),
+        ("/api/v1/plan/mode?pool=nobody&mode=IPIP", LOCAL, "404"),
+        ("/api/v1/plan/mode?pool=p&mode=IPIP", LOCAL, "200"),
+        ("/api/v1/plan/topology?topology=star", LOCAL, "400"),
+        ("/api/v1/plan/topology?topology=mesh", LOCAL, "409"),
+        ("/changes.js", LOCAL, "200"),
         ("/", "Host: evil.example\r\n", "421"),
         ("/api/v1/status", "Host: evil.example\r\n", "421"),
     ] {

@@ -72,8 +72,16 @@ pub(crate) trait Observe: Clone + Send + Sync + 'static {
 
 /// Waits for the answer of an owner of state, with a time limit.
 pub(crate) async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, String> {
-    let answer = tokio::time::timeout(ANSWER, answer).await;
-    answer.map_err(|_| format!("its task has not answered in {} s", ANSWER.as_secs()))
+    within(ANSWER, answer).await
+}
+
+/// The same for an answer that takes longer than others.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    answer: impl Future<Output = T>,
+) -> Result<T, String> {
+    let answer = tokio::time::timeout(limit, answer).await;
+    answer.map_err(|_| format!("its task has not answered in {} s", limit.as_secs()))
 }
 
 /// What is answered to a request.

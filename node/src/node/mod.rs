@@ -5,6 +5,7 @@ pub(crate) mod answers;
 mod ipam;
 pub(crate) mod kernel;
 pub(crate) mod membership;
+pub(crate) mod plans;
 mod problems;
 mod report;
 #[cfg(test)]

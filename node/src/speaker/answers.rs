@@ -59,6 +59,8 @@ impl AnswerRequests for SpeakerAnswers {
             | Request::Audit
             | Request::Pools
             | Request::Nodes
+            | Request::PlanMode(_)
+            | Request::PlanTopology(_)
             | Request::ExplainPath { .. }
             | Request::Drain { .. }
             | Request::Undrain

@@ -65,6 +65,7 @@ impl Reconciler {
             spent: self.spent,
             desired: Arc::new(desired),
             links: Arc::new(links.clone()),
+            support: self.kernel.clone(),
             paths: self.prober.as_ref().map(Prober::known).unwrap_or_default(),
             rules_pending: false,
         };

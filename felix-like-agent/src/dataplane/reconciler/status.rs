@@ -11,6 +11,7 @@ use crate::diff::Phase;
 use crate::kernel_objects::IPIP_DEVICE;
 use crate::links::Links;
 use crate::nat::iptables;
+use crate::plan::KernelSupport;
 use crate::problem::problem;
 
 /// Status of the agent after each pass.
@@ -30,6 +31,8 @@ pub struct AgentStatus {
     pub desired: Arc<Desired>,
     /// The interfaces as they were read for it.
     pub links: Arc<Links>,
+    /// What this kernel was found to be able to do; what nothing wanted is not tried.
+    pub support: KernelSupport,
     /// Known path MTUs to other nodes.
     pub paths: KnownPaths,
     /// Rules of the last plan that are neither written nor refused yet.

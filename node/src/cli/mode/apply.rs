@@ -19,12 +19,12 @@ use caracal_model::{
 };
 
 use super::super::run_dir;
-use super::plan::ModePlan;
 use super::verify::{self, Reports};
 use crate::admin::{Request, ask};
 use crate::args::Output;
 use crate::exit::conflict;
 use crate::mode_check::{CHECK, basis};
+use crate::node::plans::mode::ModePlan;
 
 /// Pause between two looks.
 const LOOK: Duration = Duration::from_millis(250);

@@ -2,7 +2,6 @@
 //! Exit code 5 when a node would be stranded; nothing is written then.
 
 mod apply;
-mod plan;
 mod verify;
 
 use std::process::ExitCode;
@@ -14,7 +13,7 @@ use caracal_model::{EncapMode, KeyRange, Kind, Snapshot, ipam_prefix, kind_prefi
 
 use crate::args::{ModeArgs, ModeCommand, Output};
 use crate::exit::{REFUSED, not_found};
-use plan::{ModeError, ModePlan, Modes};
+use crate::node::plans::mode::{ModeError, ModePlan, Modes};
 pub(super) use verify::reporters;
 
 pub(crate) fn run(command: &ModeCommand) -> anyhow::Result<ExitCode> {

@@ -3,15 +3,12 @@
 use std::path::Path;
 
 use anyhow::Context;
-use caracal_model::{Applied, BgpConfiguration, Key, Kind, ProblemCode, Resource, Snapshot};
-use caracal_topologies::{
-    LEVELS_ANNOTATION, MESH_LIMIT_ANNOTATION, REFLECTORS_ANNOTATION, TOPOLOGY_ANNOTATION,
-    WRITTEN_KINDS, reflector_tuning,
-};
+use caracal_model::{Kind, ProblemCode, Snapshot};
+use caracal_topologies::WRITTEN_KINDS;
 
-use super::KnownPasswords;
 use crate::args::TopologyChangeArgs;
 use crate::exit::{invalid, not_found};
+use crate::node::plans::topology::{KnownPasswords, TopologySwitch, check_tuning};
 
 impl TopologyChangeArgs {
     /// True when nothing is asked.
@@ -44,13 +41,18 @@ pub(super) fn make(
             return Err(not_found(format!("there is no BGPPeer {name} to delete")));
         }
     }
-    if args.auto || args.mesh {
-        configure(after, args)?;
-    }
-    if let Err(reason) = reflector_tuning(after) {
-        anyhow::bail!("BGPConfiguration default: {reason}");
-    }
-    Ok(())
+    let switch = match (args.auto, args.mesh) {
+        (true, _) => Some(TopologySwitch::Auto {
+            limit: args.limit,
+            reflectors: args.reflectors,
+            levels: args.levels,
+        }),
+        (false, true) => Some(TopologySwitch::Mesh),
+        (false, false) => None,
+    };
+    let made = switch.map_or(Ok(()), |switch| switch.make(after));
+    made.and_then(|()| check_tuning(after))
+        .map_err(anyhow::Error::msg)
 }
 
 /// Changes the snapshot as a file says.
@@ -90,37 +92,4 @@ fn of_file(
     );
     secrets.extend(resources.secrets);
     Ok(())
-}
-
-/// Sets the BGPConfiguration `default`, as the user would.
-fn configure(snapshot: &mut Snapshot, args: &TopologyChangeArgs) -> anyhow::Result<()> {
-    let mut configuration: BgpConfiguration = snapshot.bgp_default().map_or_else(
-        || Resource::new("default", Default::default()),
-        |c| (**c).clone(),
-    );
-    let annotations = &mut configuration.metadata.annotations;
-    let numbers = [
-        (MESH_LIMIT_ANNOTATION, args.limit),
-        (REFLECTORS_ANNOTATION, args.reflectors),
-        (LEVELS_ANNOTATION, args.levels),
-    ];
-    if args.auto {
-        annotations.insert(TOPOLOGY_ANNOTATION.to_owned(), "auto".to_owned());
-        for (name, value) in numbers {
-            if let Some(value) = value {
-                annotations.insert(name.to_owned(), value.to_string());
-            }
-        }
-    } else {
-        annotations.remove(TOPOLOGY_ANNOTATION);
-        configuration.spec.node_to_node_mesh_enabled = Some(true);
-    }
-    let path = Key::resource(Kind::BgpConfiguration, "default").to_path();
-    let revision = snapshot
-        .bgp_default()
-        .map_or(snapshot.revision, |c| c.revision);
-    match snapshot.apply(&path, Some(&configuration.to_json()), revision) {
-        Applied::Invalid(reason) => anyhow::bail!("{path}: {reason}"),
-        Applied::Changed | Applied::Quiet | Applied::Ignored => Ok(()),
-    }
 }

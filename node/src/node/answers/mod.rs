@@ -9,6 +9,7 @@ pub(crate) mod explain_service;
 pub(crate) mod health;
 pub(crate) mod listeners;
 pub(crate) mod peer_names;
+mod planned;
 pub(crate) mod policy;
 mod pools;
 pub(crate) mod services;
@@ -137,6 +138,10 @@ impl AnswerRequests for Answers {
             Request::Audit => to_value(&owners.auditor.report().await?),
             Request::Pools => Ok(pools::pools(&owners.view.borrow().snapshot.clone())),
             Request::Nodes => self.nodes(&owners).await,
+            Request::PlanMode(question) => return planned::mode(&owners, question).await,
+            Request::PlanTopology(question) => {
+                return planned::topology(&owners, &self.config, question).await;
+            }
             Request::ExplainPath { prefix } => {
                 to_value(&explain::explain(owners.sources(), &self.config.node, prefix).await?)
             }

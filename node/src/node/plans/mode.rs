@@ -5,17 +5,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use caracal_agent::{Assumed, Learned, PlanChange, RouteKind, compare_plans, forecast};
+use caracal_agent::{Assumed, Desired, Learned, PlanChange, RouteKind, compare_plans, forecast};
 use caracal_ipam::TunnelKind;
 use caracal_model::{
-    EncapMode, InsertEach, IpPool, Key, Kind, NodeName, Prefix, SharedMap, Snapshot,
+    BlockOwner, EncapMode, InsertEach, IpPool, Key, Kind, NodeName, Prefix, SharedMap, Snapshot,
 };
 use caracal_topologies::PlanOptions;
 use serde_json::{Value, json};
 
+use super::DRAWN;
+
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ModeError {
+pub(crate) enum ModeError {
     /// No such pool.
     #[error("there is no pool {pool}; the pools are: {known}")]
     NoPool {
@@ -31,28 +33,33 @@ pub(super) enum ModeError {
 
 /// The modes that are asked for; what is `None` stays.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Modes {
-    pub(super) ipip: Option<EncapMode>,
-    pub(super) vxlan: Option<EncapMode>,
+pub(crate) struct Modes {
+    pub(crate) ipip: Option<EncapMode>,
+    pub(crate) vxlan: Option<EncapMode>,
 }
 
 /// The plan of a whole cluster.
-pub(super) struct ModePlan {
+pub(crate) struct ModePlan {
     /// The key of the pool.
-    pub(super) key: String,
+    pub(crate) key: String,
     /// The revision of the pool that was read.
-    pub(super) revision: i64,
+    pub(crate) revision: i64,
     /// The pool as it is and as it would be.
-    pub(super) pool: (IpPool, IpPool),
+    pub(crate) pool: (IpPool, IpPool),
     /// From what to what, in words.
-    pub(super) summary: String,
+    pub(crate) summary: String,
     /// Nodes with what changes on them.
-    pub(super) nodes: BTreeMap<NodeName, PlanChange>,
+    pub(crate) nodes: BTreeMap<NodeName, PlanChange>,
+    /// From one node to another, where few enough nodes are there to be drawn.
+    pub(crate) ways: BTreeMap<(NodeName, NodeName), Ways>,
 }
+
+/// How many routes there are of one kind before and another one after; `None` = no route.
+pub(crate) type Ways = BTreeMap<(Option<RouteKind>, Option<RouteKind>), usize>;
 
 impl ModePlan {
     /// Plans a change.
-    pub(super) fn new(
+    pub(crate) fn new(
         snapshot: &Snapshot,
         pool: &str,
         modes: Modes,
@@ -85,13 +92,22 @@ impl ModePlan {
         changed.apply(&key, Some(&value), snapshot.revision + 1);
         promise_addresses(&mut changed);
         let mut announced = Announced::from_snapshot(snapshot);
+        let is_drawn = snapshot.nodes.len() <= DRAWN;
+        let range = before.spec.prefix();
+        let mut ways = BTreeMap::new();
         let nodes = snapshot
             .nodes
             .keys()
             .map(|me| {
                 let learned = announced.to(me);
                 let plan = |of: &Snapshot| forecast(of, me, learned, assumed);
-                (me.clone(), compare_plans(&plan(snapshot), &plan(&changed)))
+                let plans = (plan(snapshot), plan(&changed));
+                if is_drawn {
+                    let others = ways_to_others(snapshot, range, &plans.0, &plans.1);
+                    let others = others.into_iter().filter(|(other, _)| other != me);
+                    ways.extend(others.map(|(other, way)| ((me.clone(), other), way)));
+                }
+                (me.clone(), compare_plans(&plans.0, &plans.1))
             })
             .insert_each();
         Ok(Self {
@@ -106,11 +122,12 @@ impl ModePlan {
             ),
             pool: (IpPool::clone(before), after),
             nodes,
+            ways,
         })
     }
 
     /// Nodes that would be stranded, with the reason.
-    pub(super) fn stranded(&self) -> Vec<(&NodeName, &str)> {
+    pub(crate) fn stranded(&self) -> Vec<(&NodeName, &str)> {
         let each = |(node, change): (_, &'_ PlanChange)| -> Vec<_> {
             let reasons = &change.stranded;
             (0..reasons.len()).map(|n| (node, n)).collect()
@@ -120,27 +137,52 @@ impl ModePlan {
             .collect()
     }
 
-    pub(super) fn json(&self) -> Value {
-        let node = |(name, change): (&NodeName, &PlanChange)| {
-            let routes: Vec<Value> = change
-                .routes
-                .iter()
-                .map(|((from, to), count)| {
-                    json!({"from": from.map(RouteKind::as_str), "to": to.map(RouteKind::as_str), "count": count})
-                })
-                .collect();
-            let value = json!({
-                "devicesCome": change.devices_come.iter().map(|(name, mtu)| json!({"name": name, "mtu": mtu})).collect::<Vec<_>>(),
-                "devicesGo": change.devices_go,
-                "routes": routes,
-                "workloadMtu": {"before": change.workload_mtu.0, "after": change.workload_mtu.1},
-                "stranded": change.stranded,
-            });
-            (name.to_string(), value)
-        };
+    pub(crate) fn json(&self) -> Value {
+        let node = |(name, change): (&NodeName, _)| (name.to_string(), change_json(change));
         let nodes: serde_json::Map<String, Value> = self.nodes.iter().map(node).collect();
         json!({"change": self.summary, "revision": self.revision, "nodes": nodes})
     }
+}
+
+/// What changes on a node.
+pub(crate) fn change_json(change: &PlanChange) -> Value {
+    let come = change.devices_come.iter();
+    let come = come.map(|(name, mtu)| json!({"name": name, "mtu": mtu}));
+    json!({
+        "devicesCome": come.collect::<Vec<_>>(),
+        "devicesGo": change.devices_go,
+        "routes": ways_json(&change.routes),
+        "workloadMtu": {"before": change.workload_mtu.0, "after": change.workload_mtu.1},
+        "stranded": change.stranded,
+    })
+}
+
+/// Routes of each kind before and after.
+pub(crate) fn ways_json(ways: &Ways) -> Vec<Value> {
+    let word = |kind: &Option<RouteKind>| kind.map(RouteKind::as_str);
+    let way = |((from, to), count): (&_, &usize)| json!({"from": word(from), "to": word(to), "count": count});
+    ways.iter().map(way).collect()
+}
+
+/// The routes of a plan and of another one that lead to blocks of a pool, by who has the block.
+fn ways_to_others(
+    snapshot: &Snapshot,
+    pool: Prefix,
+    before: &Desired,
+    after: &Desired,
+) -> BTreeMap<NodeName, Ways> {
+    let kind = |of: &Desired, prefix| of.routes.get(prefix).map(|planned| planned.kind);
+    let mut others: BTreeMap<NodeName, Ways> = BTreeMap::new();
+    for (prefix, block) in &snapshot.blocks {
+        let owner = block.owner.as_ref().and_then(BlockOwner::node);
+        let Some(owner) = owner.filter(|_| pool.covers(prefix)) else {
+            continue;
+        };
+        let way = (kind(before, prefix), kind(after, prefix));
+        let ways = others.entry(owner.clone()).or_default();
+        *ways.entry(way).or_default() += 1;
+    }
+    others
 }
 
 impl fmt::Display for ModePlan {
@@ -201,7 +243,7 @@ fn promise_addresses(snapshot: &mut Snapshot) {
                     Ipv4Addr::new(198, 18, high, low).into()
                 }
             };
-            crate::node::set_tunnel_address(&mut node, kind, Some(address));
+            super::super::set_tunnel_address(&mut node, kind, Some(address));
         }
         let revision = snapshot.revision;
         snapshot.apply(&Key::node(name).to_path(), Some(&node.to_json()), revision);
