@@ -212,6 +212,8 @@ fn of_node(node: &str, asked: &str, query: Option<&str>) -> Result<Question, Que
         Question::Description
         | Question::Pools
         | Question::Nodes
+        | Question::PlanMode { .. }
+        | Question::PlanTopology(_)
         | Question::Events
         | Question::OfNode { .. } => false,
     };

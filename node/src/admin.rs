@@ -72,6 +72,8 @@ pub(crate) struct AskTopology {
 pub(crate) enum Request {
     /// [`caracal_model::NodeStatus`].
     Status,
+    /// [`crate::metrics::process::Figures`].
+    Figures,
     /// Routes, a line each.
     Routes {
         /// Which of them.
@@ -523,6 +525,15 @@ fn next_line<'l>(
 
 /// Asks the node or speaker of this run directory. How far it is goes to standard error.
 pub(crate) fn ask(run_dir: &Path, request: &Request) -> anyhow::Result<Value> {
+    ask_told(run_dir, request, |text| eprintln!("{text}"))
+}
+
+/// The same where nobody may write to the terminal.
+pub(crate) fn ask_quietly(run_dir: &Path, request: &Request) -> anyhow::Result<Value> {
+    ask_told(run_dir, request, |_| {})
+}
+
+fn ask_told(run_dir: &Path, request: &Request, tell: impl Fn(&str)) -> anyhow::Result<Value> {
     let mut reader = connect(run_dir, request)?;
     let mut line = String::new();
     loop {
@@ -531,7 +542,7 @@ pub(crate) fn ask(run_dir: &Path, request: &Request) -> anyhow::Result<Value> {
             Reply::Ok(value) => return Ok(value),
             Reply::Error(reason) => anyhow::bail!("{reason}"),
             Reply::Refused { code, reason } => return Err(ExitError { code, reason }.into()),
-            Reply::Progress(text) => eprintln!("{text}"),
+            Reply::Progress(text) => tell(&text),
             Reply::End { .. } => anyhow::bail!("the answer is not a value"),
         }
     }

@@ -26,11 +26,12 @@ use crate::cli::resources::args::{
 };
 use crate::cli::services::ServicesCommand;
 use crate::cli::speaker::SpeakerArgs;
+use crate::cli::top::TopArgs;
 use crate::cli::uninstall::UninstallArgs;
 use crate::cli::{
     audit, bgp, bundle, datastore, doctor, drain, events, explain, explain_code, install_cni, ipam,
-    log_level, migrate, mode, node, policy, render, resources, services, speaker, status, topology,
-    trace, uninstall, version,
+    log_level, migrate, mode, node, policy, render, resources, services, speaker, status, top,
+    topology, trace, uninstall, version,
 };
 use crate::completion;
 use crate::flannel::line::{FlannelCommand, FlannelLine};
@@ -131,6 +132,8 @@ pub(crate) enum Command {
     /// Show what is not well on this node, and follow what changes: sessions, problems, the
     /// datastore, numbers of routes. Exit code 4 if something is not well.
     Events(EventsArgs),
+    /// Show this node live in a terminal: sessions, route changes, processor time, problems.
+    Top(TopArgs),
     /// Follow a destination from the datastore to this node's kernel. Exit code 3 if nothing is
     /// known of it.
     Explain(ExplainArgs),
@@ -224,6 +227,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Uninstall(args) => uninstall::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Events(args) => events::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::ExplainCode(args) => Ok(explain_code::run(&args)),
         Command::Datastore { command } => datastore::run(command),
@@ -296,6 +300,7 @@ pub(crate) fn changes_something(command: &Command) -> bool {
             }
             | Command::Audit(_)
             | Command::Events(_)
+            | Command::Top(_)
             | Command::Explain(_)
             | Command::ExplainCode(_)
             | Command::Trace(_)

@@ -6,6 +6,8 @@
 mod bundle;
 #[path = "cli/codes.rs"]
 mod codes;
+#[path = "cli/top.rs"]
+mod top;
 
 use std::collections::BTreeSet;
 use std::io::Read;

@@ -28,6 +28,7 @@ pub(crate) mod resources;
 pub(crate) mod services;
 pub(crate) mod speaker;
 pub(crate) mod status;
+pub(crate) mod top;
 pub(crate) mod topology;
 pub(crate) mod trace;
 pub(crate) mod uninstall;

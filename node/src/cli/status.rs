@@ -41,14 +41,16 @@ fn show(value: &Value, output: Output) -> anyhow::Result<ExitCode> {
         Output::Json | Output::Yaml => output.print(value),
         Output::Table | Output::Wide => print(&status, output),
     }
-    // A standalone speaker has no datastore.
-    let healthy =
-        status.problems.is_empty() && matches!(status.datastore.state.as_str(), "fresh" | "none");
-    Ok(if healthy {
+    Ok(if is_healthy(&status) {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(DEGRADED)
     })
+}
+
+/// Nothing is wrong. A standalone speaker has no datastore.
+pub(super) fn is_healthy(status: &NodeStatus) -> bool {
+    status.problems.is_empty() && matches!(status.datastore.state.as_str(), "fresh" | "none")
 }
 
 fn because(reason: Option<&String>) -> String {

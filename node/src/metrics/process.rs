@@ -1,5 +1,7 @@
 //! The process: version, memory, processor time. Names as every Prometheus client has them.
 
+use serde::{Deserialize, Serialize};
+
 use super::{count, total};
 use crate::http::exposition::{MetricFamily, MetricKind};
 
@@ -47,6 +49,43 @@ pub(crate) fn families() -> Vec<MetricFamily> {
         ]);
     }
     families
+}
+
+/// What the process and the agent have cost since they started: two of them make a rate.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Figures {
+    /// Processor time, in seconds.
+    pub(crate) cpu_seconds: f64,
+    /// Resident memory, in octets.
+    pub(crate) resident_bytes: f64,
+    /// The writer of the kernel; a standalone speaker has another one.
+    pub(crate) agent: Option<AgentFigures>,
+}
+
+/// Work of the agent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AgentFigures {
+    /// Passes from what the datastore and peers say to the kernel.
+    pub(crate) passes: u64,
+    /// Changes made in the kernel.
+    pub(crate) applied: u64,
+    /// Time spent in passes, in seconds.
+    pub(crate) pass_seconds: f64,
+}
+
+impl Figures {
+    /// Of this process, now.
+    pub(crate) fn now(agent: Option<AgentFigures>) -> Self {
+        let read = |file| std::fs::read_to_string(file).unwrap_or_default();
+        let usage = Usage::read(&read("/proc/self/stat"), &read("/proc/stat"));
+        Self {
+            cpu_seconds: usage.as_ref().map_or(0.0, |usage| usage.cpu_seconds),
+            resident_bytes: usage.map_or(0.0, |usage| usage.resident_bytes),
+            agent,
+        }
+    }
 }
 
 /// Fields of `/proc/self/stat` and `/proc/self/status` (proc(5)).

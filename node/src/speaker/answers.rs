@@ -14,6 +14,7 @@ use super::caches::Followed;
 use crate::admin::mrt;
 use crate::admin::routes::{self, text, to_value};
 use crate::admin::{AnswerRequests, Answered, Request};
+use crate::metrics::process::Figures;
 use crate::peer_problems;
 
 /// State of parts that a standalone speaker does not have.
@@ -35,6 +36,7 @@ impl AnswerRequests for SpeakerAnswers {
         let speaker = &self.speaker;
         let answer = match request {
             Request::Status => to_value(&self.status().await?),
+            Request::Figures => to_value(&Figures::now(None)),
             Request::Routes { filter } => return routes::all(speaker, filter).await,
             Request::Received { peer, filter } => {
                 return routes::received(speaker, &peer, filter).await;

@@ -233,6 +233,7 @@ const CASES: &[(&str, [&str; 3])] = &[
         ],
     ),
     ("events", ["", "", "1:; 1: --follow"]),
+    ("top", ["", "", "1:; 1: --once"]),
     (
         "explain",
         [

@@ -40,6 +40,7 @@ use crate::admin::{self, mrt};
 use crate::admin::{AnswerRequests, Answered, AskService, Request};
 use crate::config::Config;
 use crate::metrics::ipam::Collected;
+use crate::metrics::process::{AgentFigures, Figures};
 use crate::node::announce::drain::{DrainOrder, Drainer};
 use crate::node::announce::origins;
 use crate::node::announce::publish::AnnouncedPlan;
@@ -117,6 +118,7 @@ impl AnswerRequests for Answers {
         owners.resolve_peer(&mut request)?;
         let answer = match request {
             Request::Status => to_value(&self.status(&owners).await?),
+            Request::Figures => to_value(&owners.figures()),
             Request::Routes { filter } => return routes::all(speaker, filter).await,
             Request::Received { peer, filter } => {
                 return routes::received(speaker, &peer, filter).await;
@@ -139,20 +141,13 @@ impl AnswerRequests for Answers {
             Request::Pools => Ok(pools::pools(&owners.view.borrow().snapshot.clone())),
             Request::Nodes => self.nodes(&owners).await,
             Request::PlanMode(question) => return planned::mode(&owners, question).await,
-            Request::PlanTopology(question) => {
-                return planned::topology(&owners, &self.config, question).await;
+            Request::PlanTopology(asked) => {
+                return planned::topology(&owners, &self.config, asked).await;
             }
             Request::ExplainPath { prefix } => {
                 to_value(&explain::explain(owners.sources(), &self.config.node, prefix).await?)
             }
-            Request::Drain { text, wait, force } => {
-                let order = DrainOrder::Drain {
-                    text,
-                    wait: Duration::from_secs(wait),
-                    force,
-                };
-                to_value(&owners.drainer.order(order).await?)
-            }
+            Request::Drain { text, wait, force } => owners.drain(text, wait, force).await,
             Request::Undrain => to_value(&owners.drainer.order(DrainOrder::Undo).await?),
             Request::DrainStatus => to_value(&owners.drainer.status()),
             Request::DatastoreAccept => owners.accept_datastore().await,
@@ -278,6 +273,29 @@ impl Owners {
         // Without counters there is much to show still.
         let hits = observe_service_hits().await.unwrap_or_default();
         to_value(&TranslatedServices::from_status(&status, &hits))
+    }
+
+    async fn drain(
+        &self,
+        text: String,
+        wait: u64,
+        force: bool,
+    ) -> Result<serde_json::Value, String> {
+        let order = DrainOrder::Drain {
+            text,
+            wait: Duration::from_secs(wait),
+            force,
+        };
+        to_value(&self.drainer.order(order).await?)
+    }
+
+    fn figures(&self) -> Figures {
+        let kernel = self.kernel.borrow().clone();
+        Figures::now(Some(AgentFigures {
+            passes: kernel.passes,
+            applied: kernel.applied,
+            pass_seconds: kernel.spent.as_secs_f64(),
+        }))
     }
 
     async fn accept_datastore(&self) -> Result<serde_json::Value, String> {

@@ -1,6 +1,6 @@
 //! What a change would do, for the console: the plans of `caracal mode plan` and `caracal topology
-//! plan`, made of this node's snapshot. Nothing is written, and nothing is tried in the kernel: what
-//! it was not found unable to do, it is taken to be able to do.
+//! plan`, made of this node's snapshot. Nothing is written, and nothing is tried in the kernel:
+//! what it was not found unable to do, it is taken to be able to do.
 
 use std::collections::BTreeMap;
 

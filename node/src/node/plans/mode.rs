@@ -65,20 +65,9 @@ impl ModePlan {
         modes: Modes,
         assumed: &Assumed,
     ) -> Result<Self, ModeError> {
-        let no_pool = || ModeError::NoPool {
-            pool: pool.to_owned(),
-            known: snapshot
-                .pools
-                .keys()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join(", "),
-        };
-        let found = snapshot
-            .pools
-            .iter()
-            .find(|(name, _)| name.as_str() == pool);
-        let (_, before) = found.ok_or_else(no_pool)?;
+        let mut pools = snapshot.pools.iter();
+        let found = pools.find(|(name, _)| name.as_str() == pool);
+        let (_, before) = found.ok_or_else(|| no_pool(snapshot, pool))?;
         let mut after = IpPool::clone(before);
         after.spec.ipip_mode = modes.ipip.unwrap_or(after.spec.ipip_mode);
         after.spec.vxlan_mode = modes.vxlan.unwrap_or(after.spec.vxlan_mode);
@@ -160,8 +149,19 @@ pub(crate) fn change_json(change: &PlanChange) -> Value {
 /// Routes of each kind before and after.
 pub(crate) fn ways_json(ways: &Ways) -> Vec<Value> {
     let word = |kind: &Option<RouteKind>| kind.map(RouteKind::as_str);
-    let way = |((from, to), count): (&_, &usize)| json!({"from": word(from), "to": word(to), "count": count});
-    ways.iter().map(way).collect()
+    let mut told = Vec::new();
+    for ((from, to), count) in ways {
+        told.push(json!({"from": word(from), "to": word(to), "count": count}));
+    }
+    told
+}
+
+fn no_pool(snapshot: &Snapshot, pool: &str) -> ModeError {
+    let known: Vec<String> = snapshot.pools.keys().map(ToString::to_string).collect();
+    ModeError::NoPool {
+        pool: pool.to_owned(),
+        known: known.join(", "),
+    }
 }
 
 /// The routes of a plan and of another one that lead to blocks of a pool, by who has the block.
