@@ -140,7 +140,7 @@ function topologyView(plan, query) {
       ["At most at a node", `${plan.mostBefore} before, ${plan.mostAfter} after`],
       ["Passwords", plan.assumedPasswords.map((one) => h("div", {}, `${one.key} of ${one.name} is taken to be on every node that needs it`))],
     ].filter(([name, value]) => name !== "Passwords" || value.length)),
-    findings(plan.missing, plan.missingCount, (one) => `${one.node} does not learn ${one.of}'s ${one.family} routes`),
+    findings(plan.missing, plan.missingCount, (one) => `${one.node} does not learn ${one.of}'s ${one.family.replace("ip", "IP")} routes`),
     plan.missingNow > 0 && h("p", {}, `${plan.missingNow} of these pairs have no path now`),
     drawn(nodes, lines, query, counts),
     nodes.length <= DRAWN && legend(state("disappears", "session that disappears: thick, dashed"), state("appears", "session that appears: thick"),

@@ -285,8 +285,8 @@ fn mode(mut query: Query) -> Result<Question, QuestionError> {
     })?;
     let pool = query.text("pool");
     query.finish("pool and mode")?;
-    let pool = pool.ok_or("pool=NAME is missing; /api/v1/pools lists them".to_owned())?;
-    let (_, ipip, vxlan) = mode.ok_or(format!("mode=MODE is missing: {expected}"))?;
+    let pool = pool.ok_or_else(|| "pool=NAME is missing; /api/v1/pools lists them".to_owned())?;
+    let (_, ipip, vxlan) = mode.ok_or_else(|| format!("mode=MODE is missing: {expected}"))?;
     Ok(Question::PlanMode {
         pool,
         ipip: *ipip,
@@ -315,7 +315,7 @@ fn topology(mut query: Query) -> Result<TopologyQuestion, QuestionError> {
     let levels = number("levels", "1 or 2", 2)?;
     query.finish("topology, limit, reflectors and levels")?;
     let missing = "topology=mesh or topology=reflectors is missing";
-    let auto = auto.ok_or(missing.to_owned())?;
+    let auto = auto.ok_or_else(|| missing.to_owned())?;
     if !auto && (limit.is_some() || reflectors.is_some() || levels.is_some()) {
         let reason = "limit, reflectors and levels are for topology=reflectors";
         return Err(reason.to_owned().into());
