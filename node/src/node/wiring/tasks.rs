@@ -252,7 +252,7 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "console", file: "node/src/node/answers/console.rs", count: "1 where `CARACAL_CONSOLE` is set",
-        owns: "its socket, clients of events, the status before", hears: "the owners' status while a client follows", tells: "answers, events and the page over HTTP",
+        owns: "its socket, what its files hold, clients of events, the status before", hears: "the owners' status while a client follows, other nodes' consoles when it is asked for them", tells: "answers, events and the page over HTTP",
         start: Start::Owner,
     },
     Task {
