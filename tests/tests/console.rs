@@ -376,6 +376,7 @@ fn the_console_shows_the_cluster_live() {
         "console",
     );
     await_settled(&lab);
+    let before = changes::written(&lab);
     the_description_holds(&lab);
     routes_come_in_pages(&lab);
     a_token_comes_before_the_console(&lab, &token);
@@ -387,7 +388,6 @@ fn the_console_shows_the_cluster_live() {
     let mut browser = Browser::start(&lab.netns("node1").unwrap());
     a_killed_session_is_seen(&mut lab, &mut browser);
     each_page_has_real_data(&lab, &mut browser);
-    let before = changes::written(&lab);
     changes::are_asked_about(&lab);
     changes::of_a_mode_are_drawn(&mut browser, 3);
     assert_eq!(changes::written(&lab), before);
@@ -415,12 +415,12 @@ fn the_console_shows_a_cluster_of_kubernetes() {
     let text = on_kubernetes_datastore(&topology(&token.display().to_string()));
     let mut lab = up_text(&text, "console-kube", "conkube");
     await_settled(&lab);
+    let before = changes::written(&lab);
     the_description_holds(&lab);
     routes_come_in_pages(&lab);
     let mut browser = Browser::start(&lab.netns("node1").unwrap());
     a_killed_session_is_seen(&mut lab, &mut browser);
     each_page_has_real_data(&lab, &mut browser);
-    let before = changes::written(&lab);
     changes::are_asked_about(&lab);
     changes::of_a_mode_are_drawn(&mut browser, 3);
     changes::of_the_topology_are_drawn(&mut browser, 3, 3);
