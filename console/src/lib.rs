@@ -12,7 +12,7 @@ mod question;
 pub use access::{Access, Caller, Denial, Token};
 pub use events::{ConsoleEvent, EventDiff, ProblemChange, RouteCounts};
 pub use pacing::Pacer;
-pub use page::{DESCRIPTION, PageFile, SECURITY_HEADERS, page_file};
+pub use page::{PageFile, SECURITY_HEADERS, description, page_file};
 pub use question::{
     NO_SUCH_PATH, PATHS, Question, QuestionError, RouteQuestion, Table, TopologyQuestion,
 };

@@ -5,12 +5,34 @@
 pub struct PageFile {
     /// Its media type.
     pub content: &'static str,
+    packed: &'static [u8],
+}
+
+impl PageFile {
     /// Its text.
-    pub text: &'static str,
+    #[must_use]
+    pub fn text(&self) -> String {
+        unpacked(self.packed)
+    }
+}
+
+/// A file as `build.rs` has packed it.
+macro_rules! packed {
+    ($name:literal) => {
+        include_bytes!(concat!(env!("OUT_DIR"), "/", $name))
+    };
+}
+
+fn unpacked(packed: &[u8]) -> String {
+    let octets = miniz_oxide::inflate::decompress_to_vec(packed);
+    String::from_utf8(octets.unwrap_or_default()).unwrap_or_default()
 }
 
 /// The description of the API, OpenAPI 3.1.
-pub const DESCRIPTION: &str = include_str!("../openapi.json");
+#[must_use]
+pub fn description() -> String {
+    unpacked(packed!("openapi.json"))
+}
 
 /// Headers of every answer: scripts, styles and data come from the node alone, nothing frames the
 /// page, and no text of the datastore can become a program.
@@ -31,32 +53,20 @@ const STYLE: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 const FILES: [(&str, PageFile); 10] = [
-    ("/", file(HTML, include_str!("../page/index.html"))),
-    (
-        "/console.css",
-        file(STYLE, include_str!("../page/console.css")),
-    ),
-    (
-        "/console.js",
-        file(SCRIPT, include_str!("../page/console.js")),
-    ),
-    ("/api.js", file(SCRIPT, include_str!("../page/api.js"))),
-    ("/draw.js", file(SCRIPT, include_str!("../page/draw.js"))),
-    ("/map.js", file(SCRIPT, include_str!("../page/map.js"))),
-    ("/node.js", file(SCRIPT, include_str!("../page/node.js"))),
-    (
-        "/prefix.js",
-        file(SCRIPT, include_str!("../page/prefix.js")),
-    ),
-    ("/pools.js", file(SCRIPT, include_str!("../page/pools.js"))),
-    (
-        "/changes.js",
-        file(SCRIPT, include_str!("../page/changes.js")),
-    ),
+    ("/", file(HTML, packed!("index.html"))),
+    ("/console.css", file(STYLE, packed!("console.css"))),
+    ("/console.js", file(SCRIPT, packed!("console.js"))),
+    ("/api.js", file(SCRIPT, packed!("api.js"))),
+    ("/draw.js", file(SCRIPT, packed!("draw.js"))),
+    ("/map.js", file(SCRIPT, packed!("map.js"))),
+    ("/node.js", file(SCRIPT, packed!("node.js"))),
+    ("/prefix.js", file(SCRIPT, packed!("prefix.js"))),
+    ("/pools.js", file(SCRIPT, packed!("pools.js"))),
+    ("/changes.js", file(SCRIPT, packed!("changes.js"))),
 ];
 
-const fn file(content: &'static str, text: &'static str) -> PageFile {
-    PageFile { content, text }
+const fn file(content: &'static str, packed: &'static [u8]) -> PageFile {
+    PageFile { content, packed }
 }
 
 /// The file of a path.
@@ -76,9 +86,11 @@ mod tests {
     /// 300 KiB is the most that a page may take; this one is sent as it is.
     #[test]
     fn the_page_is_small_and_asks_nobody_else() {
-        let size: usize = FILES.iter().map(|(_, file)| file.text.len()).sum();
+        let size: usize = FILES.iter().map(|(_, file)| file.text().len()).sum();
         assert!(size < 100 * 1024, "{size}");
         for (name, file) in FILES {
+            let text = file.text();
+            assert!(!text.is_empty(), "{name}");
             for word in [
                 "innerHTML",
                 "outerHTML",
@@ -86,10 +98,10 @@ mod tests {
                 "document.write",
                 "eval(",
             ] {
-                assert!(!file.text.contains(word), "{name} has {word}");
+                assert!(!text.contains(word), "{name} has {word}");
             }
-            let elsewhere = file.text.matches("://").count();
-            let of_svg = file.text.matches("http://www.w3.org/2000/svg").count();
+            let elsewhere = text.matches("://").count();
+            let of_svg = text.matches("http://www.w3.org/2000/svg").count();
             assert_eq!(elsewhere, of_svg, "{name} names another place");
         }
     }
@@ -97,7 +109,8 @@ mod tests {
     #[test]
     fn what_the_page_imports_is_there() {
         for (name, file) in FILES {
-            let quoted = file.text.split('"').skip(1).step_by(2);
+            let text = file.text();
+            let quoted = text.split('"').skip(1).step_by(2);
             for path in quoted.filter_map(|word| word.strip_prefix("./")) {
                 assert!(page_file(&format!("/{path}")).is_some(), "{name}: {path}");
             }
@@ -106,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_description_has_each_path_and_no_other() {
-        let description: serde_json::Value = serde_json::from_str(DESCRIPTION).expect("JSON");
+        let description: serde_json::Value = serde_json::from_str(&description()).expect("JSON");
         assert_eq!(description["openapi"], "3.1.0");
         let described = description["paths"].as_object().expect("paths");
         let described: BTreeSet<&str> = described.keys().map(String::as_str).collect();

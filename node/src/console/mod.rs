@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use caracal_console::{
-    Access, Caller, DESCRIPTION, Denial, NO_SUCH_PATH, Pacer, Question, QuestionError,
-    SECURITY_HEADERS, page_file,
+    Access, Caller, Denial, NO_SUCH_PATH, Pacer, Question, QuestionError, SECURITY_HEADERS,
+    description, page_file,
 };
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
@@ -113,7 +113,7 @@ impl<A: AnswerRequests + AskOthers> Console<A> {
             return refused;
         }
         if let Some(file) = page {
-            return respond(StatusCode::OK, file.content, file.text.to_owned());
+            return respond(StatusCode::OK, file.content, file.text());
         }
         let question = match Question::parse(path, request.uri().query()) {
             Ok(question) => question,
@@ -141,7 +141,7 @@ impl<A: AnswerRequests + AskOthers> Console<A> {
             question => question,
         };
         match question {
-            Question::Description => respond(StatusCode::OK, JSON, DESCRIPTION.to_owned()),
+            Question::Description => respond(StatusCode::OK, JSON, description()),
             Question::Events => self.events(request),
             question => match self.ask(question).await {
                 Ok(text) => respond(StatusCode::OK, JSON, text),
