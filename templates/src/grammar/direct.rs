@@ -8,11 +8,10 @@ use nom::combinator::{cut, opt};
 use nom::sequence::terminated;
 use nom::{Err, Parser};
 
+use super::fixed;
 use super::kernel::{imported, line};
 use super::language::Scope;
-use super::lexer::{
-    self, Located, ParseFault, Res, block, family, one_of_words, skip, string, switch, token,
-};
+use super::lexer::{Located, ParseFault, Res, block, family, one_of_words, skip, switch, token};
 use super::policy::Passes;
 use super::router_id;
 
@@ -90,14 +89,10 @@ pub(super) fn direct<'a>(
 }
 
 fn option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, DirectOption<'a>> {
-    const WORDS: [&str; 6] = [
-        "ipv4",
-        "ipv6",
-        "interface",
-        "disabled",
-        "description",
-        "debug",
-    ];
+    const WORDS: [&str; 4] = ["ipv4", "ipv6", "interface", "disabled"];
+    if let Ok((rest, ())) = fixed::of_any(s) {
+        return Ok((rest, DirectOption::Ignored));
+    }
     let (rest, word) = one_of_words(&WORDS, s)?;
     let end = || cut(token(";"));
     match word {
@@ -113,16 +108,9 @@ fn option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, DirectOption<'a>> {
             let (rest, list) = router_id::patterns(rest)?;
             Ok((rest, DirectOption::Interfaces(list)))
         }
-        "disabled" => terminated(switch, end())
+        _ => terminated(switch, end())
             .map(DirectOption::Disabled)
             .parse(rest),
-        "description" => terminated(string, end())
-            .map(|_| DirectOption::Ignored)
-            .parse(rest),
-        _ => {
-            let (rest, _) = lexer::until_semicolon(rest)?;
-            end().map(|_| DirectOption::Ignored).parse(rest)
-        }
     }
 }
 

@@ -114,6 +114,11 @@ pub(super) struct PeerOptions<'a> {
     extras: Extras,
 }
 
+/// True for a peer on a common link: no router is in between.
+fn is_direct(config: &PeerConfig) -> bool {
+    config.ttl == Some(1) || config.ttl_security == Some(1)
+}
+
 impl<'a> PeerOptions<'a> {
     /// Takes an option; one that stands further down counts.
     pub(super) fn take(
@@ -199,8 +204,7 @@ impl<'a> PeerOptions<'a> {
     pub(super) fn own_defaults(&self, config: &PeerConfig) -> impl Iterator<Item = &'static str> {
         // A restart here takes no route away.
         let restarts = self.graceful.is_none() && self.restart_time.is_none();
-        let is_direct = config.ttl == Some(1) || config.ttl_security == Some(1);
-        let checks = self.check_link.unwrap_or(is_direct);
+        let checks = self.check_link.unwrap_or(is_direct(config));
         let restart = restarts.then_some(
             "graceful restart is on here and aware in BIRD (\"graceful restart aware;\")",
         );
@@ -240,7 +244,7 @@ impl<'a> PeerOptions<'a> {
                 "an interface beside a link-local address: \"neighbor fe80::1%eth0 as …;\" or \"interface \"eth0\";\"",
             );
         };
-        if config.ttl != Some(1) && config.ttl_security != Some(1) {
+        if !is_direct(config) {
             return wrong(
                 neighbor.at,
                 "\"direct;\" beside a link-local address: no router is in between",
@@ -334,8 +338,7 @@ impl<'a> PeerOptions<'a> {
         self.kind.unwrap_or_default().clone_into(&mut config.kind);
         config.long_lived = self.extras.long_lived;
         config.long_lived_partial = self.extras.long_lived_partial;
-        let is_direct = config.ttl == Some(1) || config.ttl_security == Some(1);
-        let times = match is_direct {
+        let times = match is_direct(config) {
             true => bfd.direct,
             false => bfd.multihop,
         };
