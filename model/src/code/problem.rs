@@ -169,7 +169,8 @@ super::codes! {
     NodeAsNumber "node.as_number" Warning 0 "AS 0 in a Node"
         "set another, or take it out",
     NodeConsole "node.console" Warning 0 "the console is not served: others reach its address and there is neither a token nor an authority of clients, or one of its files cannot be used"
-        "follow the reason (`CARACAL_CONSOLE_TOKEN_FILE`); it is tried again",
+        "follow the reason (`CARACAL_CONSOLE_TOKEN_FILE`, `CARACAL_CONSOLE_CERT_FILE`, `…_KEY_FILE`, \
+         `…_CA_CERT_FILE`); it is tried again",
     NodeCopied "node.copied" Error 0 "a copy of this machine, with its machine id, took the node's name; this machine took it back"
         "give the copy another NODENAME and a machine id of its own; docs/operations.md",
     NodeLastSnapshot "node.last_snapshot" Warning 0 "the snapshot kept for a start without the datastore cannot be used"

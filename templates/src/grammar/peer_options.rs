@@ -204,7 +204,7 @@ impl<'a> PeerOptions<'a> {
     pub(super) fn own_defaults(&self, config: &PeerConfig) -> impl Iterator<Item = &'static str> {
         // A restart here takes no route away.
         let restarts = self.graceful.is_none() && self.restart_time.is_none();
-        let checks = self.check_link.unwrap_or(is_direct(config));
+        let checks = self.check_link.unwrap_or_else(|| is_direct(config));
         let restart = restarts.then_some(
             "graceful restart is on here and aware in BIRD (\"graceful restart aware;\")",
         );

@@ -129,18 +129,7 @@ async fn who_is_not_of_the_authority_is_refused_on_either_side() {
 
 /// A certificate of the other authority, whose holder believes both.
 fn both_authorities() -> ConsoleFiles {
-    static KEPT: std::sync::OnceLock<TestFolder> = std::sync::OnceLock::new();
-    let kept = KEPT.get_or_init(|| {
-        let kept = TestFolder::new("authorities");
-        let text = |name: &str| std::fs::read_to_string(folder().join(name)).unwrap();
-        let both = text("authority.pem") + &text("other-authority.pem");
-        std::fs::write(kept.join("both.pem"), both).unwrap();
-        kept
-    });
-    ConsoleFiles {
-        authorities: Some(kept.join("both.pem")),
-        ..files("stranger", "authority")
-    }
+    files("stranger", "both-authorities")
 }
 
 #[tokio::test]
