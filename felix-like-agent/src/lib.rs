@@ -70,6 +70,8 @@ mod dataplane;
 mod desired;
 mod diff;
 mod forecast;
+#[cfg(feature = "dataplane")]
+mod foreign;
 mod held;
 mod kernel_objects;
 mod learned;
@@ -105,8 +107,8 @@ pub use dataplane::rule_table::{RuleTable, RuleTableError};
 pub use dataplane::table::{TableHandle, TableInput, TableStatus, spawn_table, table_holds_routes};
 #[cfg(feature = "dataplane")]
 pub use dataplane::{
-    AgentStatus, Echo, EchoError, ForwardError, ForwardRules, IptablesError, KernelRefusal,
-    KnownPaths, KubeProxyError, KubeProxyRules, NetlinkError, PolicyStatus, PolicyWriteError,
+    AgentStatus, Echo, EchoError, ForeignRules, ForeignRulesError, ForwardError, ForwardRules,
+    IptablesError, KernelRefusal, KnownPaths, NetlinkError, PolicyStatus, PolicyWriteError,
     PolicyWriter, PublishedUnderlay, Reconciler, ReconcilerHandle, ReconcilerOptions,
     RulesReadError, ServiceReadError, ServiceStatus, ServiceWriteError, ServiceWriter,
     SweepPrecondition, TxChecksums, Uninstall, apply_ops, free_lifelines, holds_our_routes,
@@ -117,6 +119,8 @@ pub use dataplane::{
 pub use desired::Desired;
 pub use diff::{Comparing, Comparison, Phase, diff, unused_objects, unused_objects_after};
 pub use forecast::{Assumed, PlanChange, compare_plans, forecast};
+#[cfg(feature = "dataplane")]
+pub use foreign::RuleOwner;
 pub use held::Held;
 pub use kernel_objects::{
     BLACKHOLE_METRIC, FdbKey, ForwardingTarget, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject,

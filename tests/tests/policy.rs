@@ -2,6 +2,8 @@
 //! has no table yet.
 #![allow(clippy::unwrap_used)]
 
+#[path = "policy/felix.rs"]
+mod felix;
 #[path = "policy/hosts.rs"]
 mod hosts;
 #[path = "policy/kubernetes.rs"]

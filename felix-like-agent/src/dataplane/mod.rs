@@ -6,7 +6,7 @@
 //! (`reconciler/kernel_cache.rs`).
 
 mod conntrack;
-mod kube_proxy;
+mod foreign;
 mod netlink;
 mod observe;
 mod offload;
@@ -28,7 +28,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use kube_proxy::{KubeProxyError, KubeProxyRules};
+pub use foreign::{ForeignRules, ForeignRulesError};
 pub use netlink::{KernelRefusal, NetlinkError};
 pub use observe::{
     RulesReadError, ServiceReadError, observe_kernel, observe_nat, observe_service_elements,

@@ -10,7 +10,6 @@
 //!   them with what was written, and `script` makes transactions of the difference; `listing` reads
 //!   the table back after a start, and `clients` who keeps which endpoint; `inspection` compares
 //!   the table with what it has to hold.
-//! * `kube_proxy` knows what kube-proxy leaves in the kernel.
 //!
 //! Invariants, cited by tests:
 //!
@@ -31,7 +30,6 @@ mod endpoints;
 mod entry;
 mod health;
 mod inspection;
-mod kube_proxy;
 mod layout;
 mod listing;
 mod order;
@@ -52,10 +50,6 @@ pub use entry::{Affinity, ServiceEntry};
 pub use health::ServiceHealth;
 pub(crate) use inspection::{NeededElements, differences};
 pub use inspection::{ServiceDifferences, ServiceElement};
-pub(crate) use kube_proxy::{
-    chain_listing, has_iptables_nat, has_rules, iptables_removal, nftables_families,
-    nftables_removal,
-};
 pub(crate) use layout::SERVICES_TABLE;
 pub(crate) use listing::hits;
 pub(crate) use script::{removal, spare};

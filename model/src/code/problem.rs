@@ -193,6 +193,10 @@ super::codes! {
         "correct that Node",
     NodeWrittenAgain "node.written_again" Warning 0 "this node's Node was deleted or overwritten; the node wrote it again"
         "find out who did that; a node that leaves is stopped first",
+    PolicyFelix "policy.felix" Warning 0 "rules of a Felix are in the kernel beside ours, or without"
+        "the reason says what they wait for; docs/policy.md",
+    PolicyFelixDrops "policy.felix_drops" Error 0 "rules that a Felix has left drop packets of pods that it did not know"
+        "set `CARACAL_POLICY=on`, or start Felix again",
     PolicyNotEnforced "policy.not_enforced" Error 0 "there are policies, and nobody enforces them"
         "set `CARACAL_POLICY=on`, run a policy engine beside Caracal, or delete the policies",
     PolicyNotUnderstood "policy.not_understood" Error 0 "something in a policy, tier, profile or set of addresses cannot be understood; it is closed in its direction"

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use caracal_agent::{
-    Actual, AdoptionItem, Desired, Fate, HostRoutes, Learned, Ownership, PlanInputs, Settings,
-    adoption_report, plan, wanted_tunnels,
+    Actual, AdoptionItem, Desired, Fate, ForeignRules, HostRoutes, Learned, Ownership, PlanInputs,
+    RuleOwner, Settings, adoption_report, plan, wanted_tunnels,
 };
 use caracal_datastore::Datastore;
 use caracal_model::{Family, Node, NodeName, Prefix, ProblemCode, SharedMap, Snapshot};
@@ -33,6 +33,7 @@ pub(super) fn run(output: Output) -> anyhow::Result<ExitCode> {
         let mut items = vec![data(&store)];
         items.extend(around(&config, &snapshot));
         items.extend(policies(&snapshot));
+        items.extend(rules_of_felix(config.enforces_policy).await);
         let actual = caracal_agent::read_kernel()
             .await
             .context("reading the kernel's state")?;
@@ -175,16 +176,27 @@ fn cni(dir: &Path) -> Vec<AdoptionItem> {
 fn policies(snapshot: &Snapshot) -> impl Iterator<Item = AdoptionItem> {
     let problems = snapshot.problems().into_iter();
     let unenforced = problems.filter(|problem| problem.code == ProblemCode::PolicyNotEnforced);
-    unenforced.map(|problem| {
-        let rules =
-            "rules of Felix stay in the kernel as they are now and follow no change any more";
-        AdoptionItem::new(
-            "policy",
-            problem.subject,
-            Fate::Left,
-            format!("{}; {rules}", problem.reason),
-        )
-    })
+    unenforced
+        .map(|problem| AdoptionItem::new("policy", problem.subject, Fate::Left, problem.reason))
+}
+
+/// Rules of Felix in nftables and iptables.
+async fn rules_of_felix(enforces_policy: bool) -> Option<AdoptionItem> {
+    let left = "CARACAL_POLICY is off: they stay as they are and follow no change, and pods that start then are \
+                dropped as unknown; set it to on";
+    let (object, fate, reason) = match ForeignRules::find(RuleOwner::Felix).await {
+        Ok(rules) if rules.is_empty() => return None,
+        Ok(rules) if enforces_policy => {
+            let reason = "once this node's policies are in force, which both judge until then";
+            (rules.to_string(), Fate::Removed, reason.to_owned())
+        }
+        Ok(rules) => (rules.to_string(), Fate::Left, left.to_owned()),
+        Err(error) => {
+            let error = anyhow::Error::new(error);
+            ("of Felix".to_owned(), Fate::Left, format!("{error:#}"))
+        }
+    };
+    Some(AdoptionItem::new("rules", object, fate, reason))
 }
 
 /// Interfaces of workloads, and endpoints without one.

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use caracal_agent::KubeProxyRules;
+use caracal_agent::{ForeignRules, RuleOwner};
 use clap::Subcommand;
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ pub(crate) enum MigrateServicesCommand {
 
 pub(super) fn run(command: &MigrateServicesCommand) -> anyhow::Result<ExitCode> {
     in_this_namespace(async {
-        let rules = KubeProxyRules::find().await?;
+        let rules = ForeignRules::find(RuleOwner::KubeProxy).await?;
         match command {
             MigrateServicesCommand::Plan => plan(&rules),
             MigrateServicesCommand::Apply => apply(&rules).await,
@@ -41,7 +41,7 @@ pub(super) fn run(command: &MigrateServicesCommand) -> anyhow::Result<ExitCode> 
     })
 }
 
-fn plan(rules: &KubeProxyRules) -> anyhow::Result<ExitCode> {
+fn plan(rules: &ForeignRules) -> anyhow::Result<ExitCode> {
     println!("rules of kube-proxy: {rules}");
     match running() {
         Some(process) => println!("kube-proxy runs (process {process})"),
@@ -70,7 +70,7 @@ fn plan(rules: &KubeProxyRules) -> anyhow::Result<ExitCode> {
 const IPVS: &str = "rules of ipvs stay: its connections live in it and would be cut. When none is left, with \
                     kube-proxy stopped: ipvsadm --clear; ip link delete kube-ipvs0";
 
-async fn apply(rules: &KubeProxyRules) -> anyhow::Result<ExitCode> {
+async fn apply(rules: &ForeignRules) -> anyhow::Result<ExitCode> {
     ask(&run_dir(), &Request::TakeServicesOver { over: true })?;
     // Before that nobody else would translate.
     let is_written = |v: &Value| v["revision"].as_i64() > Some(0) && v["failing"] == false;
@@ -88,12 +88,12 @@ async fn apply(rules: &KubeProxyRules) -> anyhow::Result<ExitCode> {
     }
     rules.remove().await?;
     println!("rules of kube-proxy that were there: {rules}");
-    let left = KubeProxyRules::find().await?;
+    let left = ForeignRules::find(RuleOwner::KubeProxy).await?;
     println!("rules of kube-proxy that are left: {left}");
     Ok(ExitCode::SUCCESS)
 }
 
-async fn undo(rules: &KubeProxyRules) -> anyhow::Result<ExitCode> {
+async fn undo(rules: &ForeignRules) -> anyhow::Result<ExitCode> {
     if rules.is_empty() {
         eprintln!("kube-proxy has no rules on this node: start it first, and call this again");
         return Ok(ExitCode::from(REFUSED));

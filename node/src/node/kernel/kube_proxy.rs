@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caracal_agent::KubeProxyRules;
+use caracal_agent::{ForeignRules, RuleOwner};
 use caracal_datastore::{PUBLIC_MODE, Rarely, put_file};
 use caracal_model::{Problem, ProblemCode};
 use tokio::sync::watch;
@@ -107,7 +107,7 @@ pub(crate) struct KubeProxyWatch {
     is_auto: bool,
     taken_over: watch::Receiver<bool>,
     /// `None` = not known.
-    found: Option<KubeProxyRules>,
+    found: Option<ForeignRules>,
     next: Instant,
     told: Rarely,
 }
@@ -119,7 +119,7 @@ impl KubeProxyWatch {
         if Instant::now() < self.next && !is_new {
             return;
         }
-        match KubeProxyRules::find().await {
+        match ForeignRules::find(RuleOwner::KubeProxy).await {
             Ok(rules) => {
                 self.found = Some(rules);
                 self.told.over();
@@ -215,7 +215,7 @@ mod tests {
         let takeover = Takeover::recall(ServicesMode::Auto, &folder);
         let mut watch = takeover.watch();
         assert_eq!(watch.turn(), Turn::Unknown);
-        watch.found = Some(KubeProxyRules::default());
+        watch.found = Some(ForeignRules::none(RuleOwner::KubeProxy));
         assert_eq!(watch.turn(), Turn::Ours);
         watch.found = None;
         takeover.order(true).unwrap();

@@ -2,6 +2,7 @@
 //! and what follows from what the agent says of the kernel.
 
 pub(crate) mod datastore_way;
+pub(crate) mod felix;
 pub(crate) mod health_checks;
 pub(crate) mod kube_proxy;
 pub(crate) mod learned;

@@ -93,19 +93,18 @@ pub(crate) fn settings(config: &Config, snapshot: &Snapshot) -> (PolicySettings,
     (settings, problems)
 }
 
-/// True when endpoints have interfaces here.
-fn has_endpoints(settings: &PolicySettings) -> bool {
+/// Interfaces here that are named as those of workloads.
+pub(super) fn interfaces_of_workloads(settings: &PolicySettings) -> Vec<String> {
     let interfaces = std::fs::read_dir("/sys/class/net")
         .into_iter()
         .flatten()
         .flatten();
-    let mut names = interfaces.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.any(|name| {
-        settings
-            .interfaces
-            .iter()
-            .any(|prefix| name.starts_with(prefix))
-    })
+    let names = interfaces.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let is_workloads = |name: &String| {
+        let mut prefixes = settings.interfaces.iter();
+        prefixes.any(|prefix| name.starts_with(prefix))
+    };
+    names.filter(is_workloads).collect()
 }
 
 /// Takes away the table that an earlier process left, where policy is off now.
@@ -185,7 +184,8 @@ async fn pass(
             Ok(Some(status.clone()))
         }
         None => {
-            writer.close(has_endpoints(&settings)).await?;
+            let are_at_work = !interfaces_of_workloads(&settings).is_empty();
+            writer.close(are_at_work).await?;
             Ok(None)
         }
     }

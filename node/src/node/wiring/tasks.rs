@@ -19,6 +19,7 @@ use crate::node::ipam::deleted_nodes::Grace;
 use crate::node::ipam::pending_releases;
 use crate::node::ipam::tunnels;
 use crate::node::kernel::datastore_way::DatastoreWay;
+use crate::node::kernel::felix;
 use crate::node::kernel::health_checks;
 use crate::node::kernel::learned;
 use crate::node::kernel::lifelines;
@@ -174,6 +175,11 @@ pub(super) const TASKS: &[Task] = &[
         name: "policy", file: "node/src/node/kernel/policy.rs", count: "1",
         owns: "the table of policy in nftables", hears: "`View`, changes that others make to the table, addresses", tells: "kernel, who asks",
         start: Start::From(policy_table),
+    },
+    Task {
+        name: "rules of Felix", file: "node/src/node/kernel/felix.rs", count: "1",
+        owns: "what a Felix that was replaced has left in nftables and iptables", hears: "policies in force, `View`, time", tells: "kernel, who asks",
+        start: Start::From(rules_of_felix),
     },
     Task {
         name: "services", file: "node/src/node/kernel/services.rs", count: "1",
@@ -373,6 +379,15 @@ fn policy_table(board: &Board) {
         )),
         false => spawn(policy::leave(problems)),
     }
+}
+
+fn rules_of_felix(board: &Board) {
+    spawn(felix::follow_felix(
+        board.config.clone(),
+        board.view.clone(),
+        board.feeds.enforced.reader(),
+        board.registry.reporter("rules of Felix"),
+    ));
 }
 
 fn service_table(board: &Board) {
