@@ -120,7 +120,8 @@ pub use snapshot::{
 pub use policy::{
     ALL_INTERFACES, AddressSet, Decision, IcmpMatch, NamedPort, POLICY_DATA_KINDS, Packet, Policy,
     PolicyAction, PolicyData, PolicyDirection, PolicyEndpoint, PolicyKind, PolicyOrder, PolicyPort,
-    PolicyProfile, PolicyRule, PolicyTier, RuleSide, Verdict, is_selected, namespace_of_selector,
+    PolicyProfile, PolicyRule, PolicyStage, PolicyTier, RuleSide, Verdict, is_selected,
+    namespace_of_selector,
 };
 
 // Addresses of all nodes, and ranges of different roles that lie over each other.

@@ -24,8 +24,10 @@ pub(super) const HOST_IN: [&str; 2] = ["host-in", "host-in-others"];
 pub(super) const HOST_OUT: [&str; 2] = ["host-out", "host-out-others"];
 pub(super) const THROUGH_IN: [&str; 2] = ["through-in", "through-in-others"];
 pub(super) const THROUGH_OUT: [&str; 2] = ["through-out", "through-out-others"];
+/// And for what comes in by their interfaces, before translation.
+pub(super) const EARLY: [&str; 2] = ["early", "early-others"];
 /// All maps, and what their keys are.
-pub(super) const MAPS: [(&str, &str); 11] = [
+pub(super) const MAPS: [(&str, &str); 13] = [
     (FROM, IFNAME),
     (FROM_TO_NODE, IFNAME),
     (TO, IFNAME),
@@ -37,6 +39,8 @@ pub(super) const MAPS: [(&str, &str); 11] = [
     (THROUGH_IN[1], FAMILY),
     (THROUGH_OUT[0], IFNAME),
     (THROUGH_OUT[1], FAMILY),
+    (EARLY[0], IFNAME),
+    (EARLY[1], FAMILY),
 ];
 const IFNAME: &str = "ifname";
 const FAMILY: &str = "nf_proto";
@@ -46,21 +50,30 @@ pub(super) const FROM_DISPATCH: &str = "from-dispatch";
 pub(super) const DISPATCH: &str = "to-dispatch";
 pub(super) const LEAVE: &str = "leave";
 pub(super) const TO_NODE: &str = "to-node";
+/// Where one goes that a policy allows before translation: it has passed its host endpoint.
+pub(super) const ALLOWED_EARLY: &str = "allowed-early";
 
 /// Where a packet of a flow goes that is not allowed any more.
 const REVOKED_CHAIN: &str = "revoked";
 /// The bit of a flow's mark (`ct mark`) by which such a flow is known. No bit of Calico's, of
 /// kube-proxy's or of clouds' that we know.
 pub(crate) const REVOKED: u32 = 0x2000;
+/// The bit of a flow that was allowed before translation.
+const EARLY_MARK: u32 = 0x1000;
 
 const INFALLIBLE: &str = "writing to a String does not fail";
 /// Chains that the kernel calls, and what is after them.
-const BASE: [(&str, &str); 8] = [
+const BASE: [(&str, &str); 10] = [
     (REVOKED_CHAIN, ""),
     (TO_NODE, ""),
     (FROM_DISPATCH, ""),
     (DISPATCH, ""),
     (LEAVE, ""),
+    (ALLOWED_EARLY, ""),
+    (
+        "prerouting",
+        " { type filter hook prerouting priority -150; policy accept; }",
+    ),
     (
         "forward",
         " { type filter hook forward priority 0; policy accept; }",
@@ -123,6 +136,8 @@ pub(super) fn base(settings: &PolicySettings) -> String {
     let known = format!("{} ct state established,related accept", is("="));
     rule("forward", &known);
     rule("forward", &format!("{} goto {REVOKED_CHAIN}", is("!")));
+    let has_passed = format!("ct mark and {EARLY_MARK:#x} != 0x0");
+    rule("forward", &format!("{has_passed} goto {FROM_DISPATCH}"));
     by_host(&mut rule, "forward", "iifname", THROUGH_IN);
     rule("forward", &format!("goto {FROM_DISPATCH}"));
     // Answers to the node itself always come, as kubelet's probes need them.
@@ -141,6 +156,7 @@ pub(super) fn base(settings: &PolicySettings) -> String {
     rule("input", &format!("iifname vmap @{FROM_TO_NODE}"));
     nothing_else(&mut rule, "input", "iifname");
     never_closed(&mut rule, "input", PolicyDirection::Ingress, settings);
+    rule("input", &format!("{has_passed} accept"));
     of_node(&mut rule, "input", "iifname", HOST_IN);
     rule("output", "ct state established,related accept");
     never_closed(&mut rule, "output", PolicyDirection::Egress, settings);
@@ -149,6 +165,11 @@ pub(super) fn base(settings: &PolicySettings) -> String {
         rule("output", &format!("oifname {pods} accept"));
     }
     of_node(&mut rule, "output", "oifname", HOST_OUT);
+    rule("prerouting", "ct state established,related accept");
+    never_closed(&mut rule, "prerouting", PolicyDirection::Ingress, settings);
+    of_node(&mut rule, "prerouting", "iifname", EARLY);
+    let mark = format!("ct mark set ct mark or {EARLY_MARK:#x} accept");
+    rule(ALLOWED_EARLY, &mark);
     text
 }
 

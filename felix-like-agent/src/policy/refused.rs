@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use caracal_model::ALL_INTERFACES;
 
-use super::layout::{FROM_TO_NODE, HOST_IN, POLICY_TABLE, THROUGH_IN, TO};
+use super::layout::{EARLY, FROM_TO_NODE, HOST_IN, POLICY_TABLE, THROUGH_IN, TO};
 use super::rule::Action;
 use super::table::PolicyTable;
 use crate::nft::Field;
@@ -71,7 +71,7 @@ impl PolicyTable {
                 Some(Field::Interface(interface)) => interface.to_string(),
                 _ => ALL_INTERFACES.to_owned(),
             };
-            let ingress = [[TO; 2], HOST_IN, THROUGH_IN];
+            let ingress = [[TO; 2], HOST_IN, THROUGH_IN, EARLY];
             let is_ingress = ingress.iter().flatten().any(|of| of == map);
             let judged = (interface, if is_ingress { "ingress" } else { "egress" });
             if !judges.contains(&judged) {

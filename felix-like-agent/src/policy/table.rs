@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 
 use caracal_model::{
     Family, NodeName, Policy, PolicyData, PolicyDirection, PolicyEndpoint, PolicyKind, PolicyOrder,
-    PolicyProfile, is_selected, namespace_of_selector,
+    PolicyProfile, PolicyStage, is_selected, namespace_of_selector,
 };
 
 use super::hosts::JudgingHosts;
 use super::layout::{
-    DISPATCH, FROM, FROM_DISPATCH, FROM_TO_NODE, HOST_IN, HOST_OUT, LEAVE, THROUGH_IN, THROUGH_OUT,
-    TO, TO_NODE, is_plain,
+    ALLOWED_EARLY, DISPATCH, EARLY, FROM, FROM_DISPATCH, FROM_TO_NODE, HOST_IN, HOST_OUT, LEAVE,
+    THROUGH_IN, THROUGH_OUT, TO, TO_NODE, is_plain,
 };
 use super::rule::{Action, FilterRule};
 use super::sets::{SetMaker, content_name};
@@ -43,17 +43,20 @@ enum Way {
     ThroughIn,
     /// The same, and out by it.
     ThroughOut,
+    /// In by such an interface, before translation.
+    Early,
 }
 
 impl Way {
     /// Past endpoints.
     const ENDPOINTS: [Self; 3] = [Self::Out, Self::OutToNode, Self::In];
     /// Past host endpoints.
-    const HOSTS: [Self; 4] = [
+    const HOSTS: [Self; 5] = [
         Self::HostIn,
         Self::HostOut,
         Self::ThroughIn,
         Self::ThroughOut,
+        Self::Early,
     ];
 
     const fn direction(self) -> PolicyDirection {
@@ -61,14 +64,29 @@ impl Way {
             Self::Out | Self::OutToNode | Self::HostOut | Self::ThroughOut => {
                 PolicyDirection::Egress
             }
-            Self::In | Self::HostIn | Self::ThroughIn => PolicyDirection::Ingress,
+            Self::In | Self::HostIn | Self::ThroughIn | Self::Early => PolicyDirection::Ingress,
         }
     }
 
-    /// Past a host endpoint, and neither from its node nor to it: policies with `applyOnForward`
-    /// alone judge.
-    const fn leads_through(self) -> bool {
-        matches!(self, Self::ThroughIn | Self::ThroughOut)
+    /// True where a policy judges.
+    fn is_of(self, policy: &Policy) -> bool {
+        match self {
+            Self::Early => policy.stage == PolicyStage::BeforeTranslation,
+            // Neither from the node nor to it.
+            Self::ThroughIn | Self::ThroughOut => {
+                policy.stage == PolicyStage::Filter && policy.on_forward
+            }
+            _ => policy.stage == PolicyStage::Filter,
+        }
+    }
+
+    /// Where a packet goes that no policy has decided; `None` = profiles judge it.
+    fn undecided(self) -> Option<Action> {
+        match self {
+            Self::ThroughIn | Self::ThroughOut => Some(self.allow()),
+            Self::Early => Some(Action::Accept),
+            _ => None,
+        }
     }
 
     /// The map by interface, and that by family for all others.
@@ -81,6 +99,7 @@ impl Way {
             Self::HostOut => HOST_OUT,
             Self::ThroughIn => THROUGH_IN,
             Self::ThroughOut => THROUGH_OUT,
+            Self::Early => EARLY,
         }
     }
 
@@ -94,6 +113,7 @@ impl Way {
             Self::HostOut => "host-out-",
             Self::ThroughIn => "through-in-",
             Self::ThroughOut => "through-out-",
+            Self::Early => "early-",
         }
     }
 
@@ -104,6 +124,7 @@ impl Way {
             Self::In => Action::Goto(LEAVE.into()),
             Self::ThroughIn => Action::Goto(FROM_DISPATCH.into()),
             Self::HostIn | Self::HostOut | Self::ThroughOut => Action::Accept,
+            Self::Early => Action::Goto(ALLOWED_EARLY.into()),
         }
     }
 }
@@ -299,7 +320,7 @@ impl<'a> TierOrder<'a> {
                 .is_some_and(|of| endpoint.namespace().is_some_and(|own| own != of));
             if !elsewhere
                 && policy.rules(way.direction()).is_some()
-                && (policy.on_forward || !way.leads_through())
+                && way.is_of(policy)
                 && is_selected(&policy.selector, &endpoint.labels, &parents)
             {
                 numbers.push(number);
@@ -330,9 +351,9 @@ impl ChainMaker<'_> {
         policies: &[usize],
         profiles: &[String],
     ) -> Box<str> {
-        let mut next = match way.leads_through() {
-            true => self.chain(way.beginning(), vec![way.allow().into()]),
-            false => self.profiles(way, profiles),
+        let mut next = match way.undecided() {
+            Some(action) => self.chain(way.beginning(), vec![action.into()]),
+            None => self.profiles(way, profiles),
         };
         let tier_of = |number: &usize| order.policies[*number].1;
         for tier in policies.chunk_by(|a, b| tier_of(a).0 == tier_of(b).0).rev() {
@@ -358,8 +379,9 @@ impl ChainMaker<'_> {
                     rules.push(Action::Jump(chain).into());
                 }
             }
+            // Before translation what is left undecided is for the policies behind it.
             let passes = tier.first().is_some_and(|number| tier_of(number).1);
-            rules.push(match passes {
+            rules.push(match passes || way == Way::Early {
                 true => pass.into(),
                 false => Action::Refuse.into(),
             });

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use caracal_model::{Family, Packet};
 
-use super::layout::{DISPATCH, FROM, FROM_DISPATCH, LEAVE, TO, TO_NODE};
+use super::layout::{ALLOWED_EARLY, DISPATCH, FROM, FROM_DISPATCH, LEAVE, TO, TO_NODE};
 use super::rule::{Action, End, FilterRule, Match, icmp_number};
 use super::table::PolicyTable;
 use crate::nft::{Field, Fields, InterfaceName, Sets};
@@ -141,7 +141,7 @@ impl PolicyTable {
 
 /// A chain behind those of policies: the packet is allowed.
 fn leads_on(chain: &str) -> bool {
-    [FROM_DISPATCH, DISPATCH, LEAVE, TO_NODE].contains(&chain)
+    [FROM_DISPATCH, DISPATCH, LEAVE, TO_NODE, ALLOWED_EARLY].contains(&chain)
 }
 
 fn triple(address: IpAddr, protocol: u8, port: u16) -> Option<Fields> {

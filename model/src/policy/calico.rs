@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::fields::{Fault, Fields, Read, bad, octet, port, protocol};
 use super::rule::{
     Budget, IcmpMatch, Policy, PolicyAction, PolicyKind, PolicyOrder, PolicyPort, PolicyProfile,
-    PolicyRule, PolicyTier, RuleSide,
+    PolicyRule, PolicyStage, PolicyTier, RuleSide,
 };
 use super::{NAMESPACE, SERVICE_ACCOUNT, having};
 use crate::net::{Family, Prefix};
@@ -55,7 +55,7 @@ pub(super) fn policy(value: &Value, namespace: &str, key: &str) -> WithFaults<Po
     let subject = in_spec(&mut faults, subject(spec, namespace));
     let places = in_spec(&mut faults, places(spec));
     let denies = is_unread || subject.is_none() || places.is_none();
-    let (on_forward, is_early) = places.unwrap_or((true, false));
+    let (on_forward, stage) = places.unwrap_or((true, PolicyStage::Filter));
     let [ingress, egress] = ["ingress", "egress"].map(|direction| {
         let rules = in_spec(&mut faults, spec.list(direction));
         let rules = rules.map(|rules| all_rules(rules, direction, namespace, &mut faults));
@@ -73,14 +73,11 @@ pub(super) fn policy(value: &Value, namespace: &str, key: &str) -> WithFaults<Po
         namespace: namespace.to_owned(),
         tier: tier.unwrap_or(DEFAULT_TIER).to_owned(),
         order,
-        selector: match is_early {
-            true => Selector::Not(Box::new(Selector::All)),
-            false => subject.unwrap_or_else(|| super::of_namespace(namespace)),
-        },
+        selector: subject.unwrap_or_else(|| super::of_namespace(namespace)),
         ingress: has_ingress.then_some(ingress),
         egress: has_egress.then_some(egress),
         on_forward,
-        is_early,
+        stage,
     };
     (policy, faults)
 }
@@ -132,11 +129,14 @@ fn types(spec: Fields<'_>) -> Read<[bool; 2]> {
     Ok(if types.is_empty() { [true, true] } else { has })
 }
 
-/// Whether it judges what passes through a node, and whether it judges before translation or
-/// before flows are tracked: then it is of host endpoints alone.
-fn places(spec: Fields<'_>) -> Read<(bool, bool)> {
-    let is_early = spec.flag("preDNAT")? | spec.flag("doNotTrack")?;
-    Ok((spec.flag("applyOnForward")?, is_early))
+/// Whether it judges what passes through a node, and at which place.
+fn places(spec: Fields<'_>) -> Read<(bool, PolicyStage)> {
+    let stage = match (spec.flag("preDNAT")?, spec.flag("doNotTrack")?) {
+        (_, true) => PolicyStage::Untracked,
+        (true, false) => PolicyStage::BeforeTranslation,
+        (false, false) => PolicyStage::Filter,
+    };
+    Ok((spec.flag("applyOnForward")?, stage))
 }
 
 /// The endpoints that a policy judges.

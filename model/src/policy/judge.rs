@@ -5,7 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::rule::{
-    IcmpMatch, Policy, PolicyAction, PolicyDirection, PolicyOrder, PolicyPort, PolicyRule, RuleSide,
+    IcmpMatch, Policy, PolicyAction, PolicyDirection, PolicyOrder, PolicyPort, PolicyRule,
+    PolicyStage, RuleSide,
 };
 use super::{PolicyData, PolicyEndpoint, PolicyProfile};
 use crate::net::Family;
@@ -84,6 +85,28 @@ struct End {
     port: u16,
 }
 
+/// How a packet comes to policies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// To the endpoint, or from it.
+    ToOrFrom,
+    /// Through the node of a host endpoint: policies with `applyOnForward` alone judge.
+    Through,
+    /// By an interface of a host endpoint, before translation. A tier passes on what it leaves
+    /// undecided.
+    BeforeTranslation,
+}
+
+impl Way {
+    fn has(self, policy: &Policy) -> bool {
+        match self {
+            Self::ToOrFrom => policy.stage == PolicyStage::Filter,
+            Self::Through => policy.stage == PolicyStage::Filter && policy.on_forward,
+            Self::BeforeTranslation => policy.stage == PolicyStage::BeforeTranslation,
+        }
+    }
+}
+
 impl PolicyData {
     /// Judges the first packet of a flow to or from an endpoint; of a host endpoint, to or from
     /// programs of its node.
@@ -94,7 +117,7 @@ impl PolicyData {
         direction: PolicyDirection,
         packet: &Packet,
     ) -> Verdict {
-        let verdict = self.judge_by_tiers(endpoint, direction, packet, false);
+        let verdict = self.judge_by_tiers(endpoint, direction, packet, Way::ToOrFrom);
         verdict.unwrap_or_else(|| self.judge_by_profiles(endpoint, direction, packet))
     }
 
@@ -107,20 +130,33 @@ impl PolicyData {
         direction: PolicyDirection,
         packet: &Packet,
     ) -> Verdict {
-        let verdict = self.judge_by_tiers(endpoint, direction, packet, true);
+        let verdict = self.judge_by_tiers(endpoint, direction, packet, Way::Through);
         verdict.unwrap_or_else(|| self::verdict(true, Decision::NotOnForward))
     }
 
-    /// `None`: no tier decides. `forwarded`: by policies with `applyOnForward` alone.
+    /// Judges the first packet of a flow that comes in by an interface of a host endpoint, as it is
+    /// before translation: by policies with `preDNAT`. `None`: none decides, and the packet goes
+    /// on. One that is allowed passes the host endpoint; what it is for may judge it then.
+    #[must_use]
+    pub fn judge_before_translation(
+        &self,
+        endpoint: &PolicyEndpoint,
+        packet: &Packet,
+    ) -> Option<Verdict> {
+        let ingress = PolicyDirection::Ingress;
+        self.judge_by_tiers(endpoint, ingress, packet, Way::BeforeTranslation)
+    }
+
+    /// `None`: no tier decides.
     fn judge_by_tiers(
         &self,
         endpoint: &PolicyEndpoint,
         direction: PolicyDirection,
         packet: &Packet,
-        forwarded: bool,
+        way: Way,
     ) -> Option<Verdict> {
         for (tier, passes, mut policies) in self.tiers_of(endpoint, direction) {
-            policies.retain(|policy| policy.on_forward || !forwarded);
+            policies.retain(|policy| way.has(policy));
             if policies.is_empty() {
                 continue;
             }
@@ -143,7 +179,7 @@ impl PolicyData {
                     }
                 }
             }
-            if !goes_on && !passes {
+            if !goes_on && !passes && way != Way::BeforeTranslation {
                 return Some(verdict(false, Decision::EndOfTier(tier.to_owned())));
             }
         }
@@ -157,8 +193,25 @@ impl PolicyData {
         endpoint: &PolicyEndpoint,
         direction: PolicyDirection,
     ) -> Vec<&Policy> {
+        self.on_way(endpoint, direction, Way::ToOrFrom)
+    }
+
+    /// Those that judge before translation what comes in by an interface of a host endpoint, in
+    /// their order.
+    #[must_use]
+    pub fn policies_before_translation(&self, endpoint: &PolicyEndpoint) -> Vec<&Policy> {
+        self.on_way(endpoint, PolicyDirection::Ingress, Way::BeforeTranslation)
+    }
+
+    fn on_way(
+        &self,
+        endpoint: &PolicyEndpoint,
+        direction: PolicyDirection,
+        way: Way,
+    ) -> Vec<&Policy> {
         let tiers = self.tiers_of(endpoint, direction).into_iter();
-        tiers.flat_map(|(_, _, policies)| policies).collect()
+        let all = tiers.flat_map(|(_, _, policies)| policies);
+        all.filter(|policy| way.has(policy)).collect()
     }
 
     fn judge_by_profiles(

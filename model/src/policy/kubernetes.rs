@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::calico::{WithFaults, labels};
 use super::fields::{Fault, Fields, Read, bad, port, protocol};
 use super::rule::{
-    Budget, Policy, PolicyAction, PolicyKind, PolicyOrder, PolicyPort, PolicyRule, RuleSide,
+    Budget, Policy, PolicyAction, PolicyKind, PolicyOrder, PolicyPort, PolicyRule, PolicyStage,
+    RuleSide,
 };
 use super::{NAMESPACE, ORCHESTRATOR, having, of_namespace};
 use crate::net::{Family, Prefix};
@@ -76,7 +77,7 @@ pub(super) fn policy(value: &Value, namespace: &str, name: &str) -> WithFaults<P
         ingress,
         egress,
         on_forward: false,
-        is_early: false,
+        stage: PolicyStage::Filter,
     };
     (policy, faults)
 }

@@ -33,7 +33,7 @@ use crate::shared_map::SharedMap;
 pub use judge::{Decision, Packet, Verdict};
 pub use rule::{
     IcmpMatch, Policy, PolicyAction, PolicyDirection, PolicyKind, PolicyOrder, PolicyPort,
-    PolicyProfile, PolicyRule, PolicyTier, RuleSide,
+    PolicyProfile, PolicyRule, PolicyStage, PolicyTier, RuleSide,
 };
 
 /// Labels that Calico gives to what is in a namespace.
@@ -311,7 +311,7 @@ impl PolicyData {
     /// True for a policy that is judged by, and for a host endpoint whose packets are judged.
     pub(crate) fn enforces(&self, plural: &str, name: &str) -> bool {
         match self.at(plural, name) {
-            Some(Content::Policy(policy)) => !policy.is_early,
+            Some(Content::Policy(policy)) => policy.stage != PolicyStage::Untracked,
             Some(Content::Host(_)) => true,
             _ => false,
         }

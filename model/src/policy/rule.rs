@@ -268,8 +268,20 @@ pub struct Policy {
     pub egress: Option<Vec<PolicyRule>>,
     /// `applyOnForward`: of a host endpoint it judges what passes through the node, too.
     pub on_forward: bool,
-    /// `preDNAT` or `doNotTrack`: it is for a place at which nothing judges here.
-    pub(super) is_early: bool,
+    /// At which place of a packet's way it judges.
+    pub stage: PolicyStage,
+}
+
+/// A place on the way of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicyStage {
+    /// After translation: addresses and ports are those of endpoints.
+    #[default]
+    Filter,
+    /// `preDNAT`: as the packet came. Of host endpoints, and packets to them alone.
+    BeforeTranslation,
+    /// `doNotTrack`: nothing judges here.
+    Untracked,
 }
 
 impl Policy {

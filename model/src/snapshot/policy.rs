@@ -112,7 +112,7 @@ mod tests {
             ("globalnetworkpolicies/kcnp.x", cluster),
             (
                 "globalnetworkpolicies/early",
-                b"{\"spec\":{\"preDNAT\":true}}",
+                b"{\"spec\":{\"doNotTrack\":true}}",
             ),
             (
                 "hostendpoints/eth0",

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
 use caracal_lab::{Lab, PodState, run_in_netns, wait_until};
 use caracal_tests::{
-    SECOND, addresses as addresses_of, assert_gone, await_settled, await_status,
+    SECOND, addresses as addresses_of, apply_nft, assert_gone, await_settled, await_status,
     delete_calico_resource, exit_code, has_no_problem, on_each_stack_of, put_calico_resource,
     put_etcd_resource, run_on,
 };
@@ -28,6 +28,8 @@ const WEB: u16 = 8080;
 const OTHER: u16 = 8081;
 const SSH: u16 = 22;
 const BGP: u16 = 179;
+/// A port of the node that is translated to the first one.
+const NODE_PORT: u16 = 30080;
 /// That of a flow that is there before all host endpoints.
 const HELD: u16 = 7000;
 
@@ -156,6 +158,7 @@ fn close_and_open(mut lab: Lab) {
         });
     }
     by_policies(&lab);
+    before_translation(&lab);
 
     // While nobody runs, and after that.
     lab.kill9_node("n1").unwrap();
@@ -163,6 +166,14 @@ fn close_and_open(mut lab: Lab) {
     lab.restart_node("n1").unwrap();
     await_settled(&lab);
     await_ports(&lab, "a node that was restarted", &OPENED);
+    let early = [("n3", "n1", NODE_PORT, true), ("n3", "n1", WEB, false)];
+    await_ports(&lab, "a node port after a restart", &early);
+    gone(&lab, "globalnetworkpolicies", "early");
+    let translated = [
+        ("n3", "n1", NODE_PORT, false),
+        ("n2", "n1", NODE_PORT, true),
+    ];
+    await_ports(&lab, "others to judge what is translated", &translated);
     held.goes_on();
     await_pairs(&lab, "pods after a restart", |_, _| true);
 
@@ -217,6 +228,56 @@ fn by_policies(lab: &Lab) {
         assert_eq!(code, 0, "{said}");
         assert!(said.contains(wanted), "{said}");
     }
+}
+
+/// A policy sees a port of the node as it is asked for, which those behind it see translated.
+fn before_translation(lab: &Lab) {
+    let rules = format!(
+        "table inet node-ports {{
+  chain prerouting {{
+    type nat hook prerouting priority dstnat
+    tcp dport {NODE_PORT} redirect to :{WEB}
+  }}
+}}
+"
+    );
+    apply_nft(lab, "n1", &rules);
+    let translated = [
+        ("n2", "n1", NODE_PORT, true),
+        ("n3", "n1", NODE_PORT, false),
+    ];
+    await_ports(lab, "a node port to be judged translated", &translated);
+    let early = |action: &str| {
+        let rule = json!({"action": action, "protocol": "TCP",
+            "destination": {"ports": [NODE_PORT]}});
+        let spec = json!({"selector": "role == 'edge'", "applyOnForward": true, "preDNAT": true,
+            "types": ["Ingress"], "ingress": [rule]});
+        policy(lab, "early", &spec);
+    };
+    early("Deny");
+    let closed = [("n2", "n1", NODE_PORT, false), ("n2", "n1", WEB, true)];
+    await_ports(lab, "a node port to be closed", &closed);
+    early("Allow");
+    let open = [
+        ("n2", "n1", NODE_PORT, true),
+        ("n3", "n1", NODE_PORT, true),
+        ("n3", "n1", WEB, false),
+    ];
+    await_ports(lab, "a node port to be open", &open);
+    await_status(lab, "n1", 60 * SECOND, "no complaint", |status| {
+        has_no_problem(status, "policy.")
+    });
+    let from = addresses_of(lab, "n3").remove(0).to_string();
+    let to = SocketAddr::new(addresses_of(lab, "n1").remove(0), NODE_PORT);
+    let to = format!("{to}/tcp");
+    let (code, said) = exit_code(lab, "n1", &["policy", "explain", &from, &to]);
+    let wanted = "allowed by rule 1 of GlobalNetworkPolicy early (before translation)";
+    assert!(code == 0 && said.contains(wanted), "{said}");
+    let (_, said) = exit_code(lab, "n1", &["policy", "show"]);
+    assert!(
+        said.contains("GlobalNetworkPolicy early (before translation)"),
+        "{said}"
+    );
 }
 
 /// All interfaces of a node, as kube-controllers make them, and a policy for what passes through.

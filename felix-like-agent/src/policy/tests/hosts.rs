@@ -2,7 +2,7 @@
 
 use caracal_model::{PolicyEndpoint, Verdict};
 
-use super::super::layout::{HOST_IN, HOST_OUT, THROUGH_IN, THROUGH_OUT};
+use super::super::layout::{EARLY, HOST_IN, HOST_OUT, THROUGH_IN, THROUGH_OUT};
 use super::*;
 use crate::links::Link;
 
@@ -80,6 +80,13 @@ proptest! {
                     let decided = decides_at(&table, maps, interface, p);
                     prop_assert_eq!(decided, judged, "{} {} {:?}", interface, maps[0], p);
                 }
+                // What nothing has decided goes on.
+                let judged = endpoint.map(|e| {
+                    let early = data.judge_before_translation(e, p);
+                    early.is_none_or(|verdict| verdict.allowed)
+                });
+                let decided = decides_at(&table, EARLY, interface, p);
+                prop_assert_eq!(decided, judged, "{} {} {:?}", interface, EARLY[0], p);
             }
         }
     }
@@ -139,6 +146,30 @@ fn what_is_never_closed_comes_before_host_endpoints() {
                 "iifname vmap @through-in",
                 "meta nfproto vmap @through-in-others",
             ],
+        ),
+        (
+            "prerouting",
+            "iifname vmap @early",
+            &[
+                "ct state established,related accept",
+                "icmpv6 type 130-136 accept",
+                "meta l4proto 6 th dport 22 accept",
+            ],
+        ),
+        (
+            "prerouting",
+            "meta nfproto vmap @early-others",
+            &["iifname \"lo\" accept"],
+        ),
+        (
+            "input",
+            "ct mark and 0x1000 != 0x0 accept",
+            &["iifname vmap @from-pods-to-node"],
+        ),
+        (
+            "forward",
+            "ct mark and 0x1000 != 0x0 goto from-dispatch",
+            &["ct mark and 0x2000 != 0x0 goto revoked"],
         ),
         (
             "leave",

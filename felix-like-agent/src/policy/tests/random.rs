@@ -362,9 +362,11 @@ fn any_host() -> impl Strategy<Value = Step> {
 
 /// The same with host endpoints, and policies of which some are for what passes through their node.
 pub(crate) fn steps_with_hosts() -> impl Strategy<Value = Vec<Step>> {
-    let policy = (calico(), any::<bool>()).prop_map(|(mut step, on_forward)| {
+    let places = (any::<bool>(), prop::bool::weighted(0.3));
+    let policy = (calico(), places).prop_map(|(mut step, (on_forward, is_early))| {
         if let Some(value) = &mut step.1 {
             value["spec"]["applyOnForward"] = on_forward.into();
+            value["spec"]["preDNAT"] = is_early.into();
         }
         step
     });

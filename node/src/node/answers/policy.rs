@@ -1,7 +1,7 @@
 //! Policies of this node's endpoints, and what becomes of a packet between two endpoints.
 
 use caracal_agent::PolicySettings;
-use caracal_model::{Packet, PolicyData, PolicyDirection, PolicyEndpoint};
+use caracal_model::{Packet, Policy, PolicyData, PolicyDirection, PolicyEndpoint};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -97,9 +97,17 @@ fn endpoints(data: &PolicyData, me: &str, enforced: &Enforced) -> Vec<JudgedEndp
             [] => endpoint.interface.clone(),
             judged => judged.join(", "),
         };
-        rows.push(row(endpoint, title(name), interface, !judged.is_empty()));
+        let mut row = row(endpoint, title(name), interface, !judged.is_empty());
+        let early = data.policies_before_translation(endpoint).into_iter();
+        let early: Vec<String> = early.map(before_translation).collect();
+        row.ingress.splice(0..0, early);
+        rows.push(row);
     }
     rows
+}
+
+fn before_translation(policy: &Policy) -> String {
+    format!("{} (before translation)", policy.title())
 }
 
 /// What a host endpoint is called.
@@ -133,10 +141,19 @@ fn judged(data: &PolicyData, settings: &PolicySettings, asked: &AskPacket) -> Ve
             ));
         }
         for (name, endpoint) in data.host_endpoints().filter(|(_, endpoint)| has(endpoint)) {
-            let verdict = data.judge(endpoint, direction, &packet);
-            let (allowed, by) = match settings.failsafe.let_pass(direction, &packet) {
-                true => (true, "a failsafe port".to_owned()),
-                false => (verdict.allowed, verdict.by.to_string()),
+            let early = match direction {
+                PolicyDirection::Ingress => data.judge_before_translation(endpoint, &packet),
+                PolicyDirection::Egress => None,
+            };
+            let (allowed, by) = match (settings.failsafe.let_pass(direction, &packet), early) {
+                (true, _) => (true, "a failsafe port".to_owned()),
+                (false, Some(early)) => {
+                    (early.allowed, format!("{} (before translation)", early.by))
+                }
+                (false, None) => {
+                    let verdict = data.judge(endpoint, direction, &packet);
+                    (verdict.allowed, verdict.by.to_string())
+                }
             };
             all.push((title(name), endpoint, direction, allowed, by));
         }

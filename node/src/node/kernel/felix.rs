@@ -178,8 +178,8 @@ mod tests {
     #[test]
     fn rules_go_once_and_when_nothing_opens() {
         let done = snapshot("networkpolicies/a/one", r#"{"spec":{}}"#);
-        let before_translation = r#"{"spec":{"preDNAT":true}}"#;
-        let undone = snapshot("globalnetworkpolicies/early", before_translation);
+        let untracked = r#"{"spec":{"doNotTrack":true}}"#;
+        let undone = snapshot("globalnetworkpolicies/early", untracked);
         let in_force = Enforced::Policies(Arc::new(PolicyStatus::default()));
         assert_eq!(may_go(Some(&in_force), &done, false), Ok(()));
         assert_eq!(may_go(Some(&in_force), &done, true), Err(Kept::Back));
