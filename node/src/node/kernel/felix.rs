@@ -67,10 +67,10 @@ pub(crate) async fn follow_felix(
         match ForeignRules::find(RuleOwner::Felix).await {
             Ok(rules) if rules.is_empty() => problems.warn(Vec::new()),
             Ok(rules) => {
-                let enforced = config.enforces_policy.then(|| enforced.borrow_and_update());
+                let in_force = enforced.borrow_and_update().clone();
+                let in_force = config.enforces_policy.then_some(&in_force);
                 let snapshot = Arc::clone(&view.borrow().snapshot);
-                kept = may_go(enforced.as_deref(), &snapshot, were_removed).err();
-                drop(enforced);
+                kept = may_go(in_force, &snapshot, were_removed).err();
                 if kept.is_none() {
                     were_removed = true;
                     kept = take_away(&rules).await.err();
