@@ -42,7 +42,9 @@ fn tables(family: Family, known: &str) -> String {
     oifname \"cali*\" jump filter-cali-to-wl-dispatch
   }}
 }}
-table arp calico {{ chain filter-OUTPUT {{ type filter hook output priority filter; }} }}
+table arp calico {{
+  chain filter-OUTPUT {{ type filter hook output priority filter; }}
+}}
 "
     )
 }

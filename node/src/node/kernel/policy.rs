@@ -93,18 +93,20 @@ pub(crate) fn settings(config: &Config, snapshot: &Snapshot) -> (PolicySettings,
     (settings, problems)
 }
 
+/// Interfaces of the calling thread's network namespace, below two lines of header. What `/sys`
+/// shows are those of the namespace in which it was mounted.
+const INTERFACES: &str = "/proc/thread-self/net/dev";
+
 /// Interfaces here that are named as those of workloads.
 pub(super) fn interfaces_of_workloads(settings: &PolicySettings) -> Vec<String> {
-    let interfaces = std::fs::read_dir("/sys/class/net")
-        .into_iter()
-        .flatten()
-        .flatten();
-    let names = interfaces.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let is_workloads = |name: &String| {
+    let table = std::fs::read_to_string(INTERFACES).unwrap_or_default();
+    let names = table.lines().filter_map(|line| line.split_once(':'));
+    let is_workloads = |name: &&str| {
         let mut prefixes = settings.interfaces.iter();
         prefixes.any(|prefix| name.starts_with(prefix))
     };
-    names.filter(is_workloads).collect()
+    let names = names.map(|(name, _)| name.trim()).filter(is_workloads);
+    names.map(str::to_owned).collect()
 }
 
 /// Takes away the table that an earlier process left, where policy is off now.
