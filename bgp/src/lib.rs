@@ -139,7 +139,8 @@ pub use speaker::{
     Messages, MrtReader, NegotiatedTime, OutBatch, OutChunk, OutFeed, PastError, PeerCommand,
     PeerCommandError, PeerDetail, PeerKey, PeerStatus, RouteReader, SessionStart, SharedUpdate,
     Shutdown, Speaker, SpeakerEnded, SpeakerHandle, SpeakerOptions, SpeakerStatus, StationStatus,
-    ToCore, ToSession, TurnTimes, choose_router_id, direct_subnets, missing_next_hops, run_session,
+    ToCore, ToSession, TurnTimes, UpdateCounts, choose_router_id, direct_subnets,
+    missing_next_hops, run_session,
 };
 pub use types::{
     Administrator, AnyCommunity, Asn, ClusterId, Community, CommunityError, ExtCommunity,

@@ -37,7 +37,9 @@ function drawn(nodes, lines, query, told) {
   if (nodes.length > DRAWN) return [boxes(nodes, query, told)];
   const names = new Set(shown.map((node) => node.node));
   const near = lines.filter((line) => !query.zone || names.has(line.from) || names.has(line.to));
-  const side = (name, of) => picture(nodes, near.filter((line) => line[of]).map((line) => ({ ...line, ...line[of] })), undefined,
+  // A role is what a node will have.
+  const nodesOf = (side) => (side === "after" ? nodes : nodes.map((node) => ({ ...node, role: "" })));
+  const side = (name, of) => picture(nodesOf(of), near.filter((line) => line[of]).map((line) => ({ ...line, ...line[of] })), undefined,
     { name: `${name}: nodes`, places: lines, href: (node) => place(["map", nameOf(node.group), node.node]) });
   return [sides(side("Before", "before"), side("After", "after"))];
 }

@@ -77,9 +77,9 @@ export const problems = (list) =>
           problem.remedy && h("div", { class: "remedy" }, problem.remedy))));
 
 /** A bar from 0 to 1. */
-export const bar = (part, label) => {
+export const bar = (part, label, look) => {
   const width = Math.max(0, Math.min(1, part)) * 100;
-  return s("svg", { class: part > 0.85 ? "bar tight" : "bar", viewBox: "0 0 100 10", preserveAspectRatio: "none", role: "img", "aria-label": label },
+  return s("svg", { class: look || (part > 0.85 ? "bar tight" : "bar"), viewBox: "0 0 100 10", preserveAspectRatio: "none", role: "img", "aria-label": label },
     s("rect", { x: 0, y: 0, width, height: 10 }));
 };
 

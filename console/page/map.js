@@ -10,6 +10,8 @@ const ORDER = ["silent", "degraded", "unknown", "stopped", "foreign", "healthy"]
 
 const worst = (nodes) => ORDER.find((kind) => nodes.some((node) => node.state === kind)) || "unknown";
 export const nameOf = (group) => group || "no zone";
+const isReflector = (node) => (node.role || "").includes("reflector");
+const beside = (node) => [node.group, node.rack].filter(Boolean).join(" / ");
 
 /** Each state has a shape of its own. */
 function shape(kind, x, y, size) {
@@ -33,6 +35,27 @@ function shape(kind, x, y, size) {
   }
 }
 
+/** Whoever is in one rack, or in one zone, as an arc inside the circle. */
+function arcs(order, [width, height], [across, down]) {
+  const runs = [];
+  order.forEach((node, n) => {
+    const last = runs[runs.length - 1];
+    if (last && last.name === beside(node)) last.end = n;
+    else runs.push({ name: beside(node), begin: n, end: n });
+  });
+  if (runs.length < 2) return [];
+  const at = (n, part) => {
+    const angle = (2 * Math.PI * n) / order.length - Math.PI / 2;
+    return [width / 2 + across * part * Math.cos(angle), height / 2 + down * part * Math.sin(angle)];
+  };
+  return runs.map(({ name, begin, end }) => {
+    const large = 2 * (end - begin + 0.7) > order.length ? 1 : 0;
+    const d = ["M", at(begin - 0.35, 0.88), "A", across * 0.88, down * 0.88, 0, large, 1, at(end + 0.35, 0.88)].flat().join(" ");
+    const [x, y] = at((begin + end) / 2, 0.74);
+    return s("g", { class: "arc" }, s("path", { d }, s("title", {}, nameOf(name))), runs.length <= 12 && s("text", { x, y, "text-anchor": "middle" }, nameOf(name).slice(0, 24)));
+  });
+}
+
 /**
  * Nodes in a circle, those of a zone side by side; who is outside in a smaller one. `about`: what the picture is called,
  * what a node leads to, and what a line says of itself, where it is not the cluster as it is now.
@@ -44,7 +67,8 @@ export function picture(nodes, sessions, here, about = {}) {
     const angle = (2 * Math.PI * n) / Math.max(1, names.length) - Math.PI / 2;
     places.set(name, { x: width / 2 + across * Math.cos(angle), y: height / 2 + down * Math.sin(angle) });
   });
-  const order = [...nodes].sort((a, b) => `${a.group} ${a.node}`.localeCompare(`${b.group} ${b.node}`, undefined, { numeric: true }));
+  const key = (node) => `${beside(node)} ${node.node}`;
+  const order = [...nodes].sort((a, b) => key(a).localeCompare(key(b), undefined, { numeric: true }));
   const outside = [...new Set((about.places || sessions).map((line) => line.to))].filter((name) => !nodes.some((n) => n.node === name));
   circle(order.map((node) => node.node), 230, 180);
   circle(outside, outside.length > 1 ? 80 : 0, outside.length > 1 ? 60 : 0);
@@ -63,8 +87,10 @@ export function picture(nodes, sessions, here, about = {}) {
   };
   const marks = order.map((node) => {
     const at = places.get(node.node);
-    const text = node.label || `node ${node.node}: ${node.state}`;
-    const content = [shape(node.state, at.x, at.y, nodes.length > NAMED ? 6 : 9), s("title", {}, text), nodes.length <= NAMED && label(node.node, at)];
+    const text = node.label || `node ${node.node}: ${node.state}${isReflector(node) ? `, ${node.role}` : ""}`;
+    const size = nodes.length > NAMED ? 6 : 9;
+    const ring = isReflector(node) && s("circle", { cx: at.x, cy: at.y, r: size + 5, class: "ring" });
+    const content = [shape(node.state, at.x, at.y, size), ring, s("title", {}, text), nodes.length <= NAMED && label(node.node, at)];
     const href = about.href ? about.href(node) : node.node === here ? place(["node"]) : place(["map", nameOf(node.group), node.node]);
     return s("a", { href, class: node.state, "aria-label": text, "data-key": `${about.name || "map"} ${node.node}`, "data-node": node.node }, content);
   });
@@ -72,11 +98,11 @@ export function picture(nodes, sessions, here, about = {}) {
     const at = places.get(name);
     return s("g", { class: "foreign" }, shape("router", at.x, at.y, 7), label(name, at));
   });
-  return s("svg", { class: "map", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": about.name || "Nodes and sessions" }, lines, marks, others);
+  return s("svg", { class: "map", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": about.name || "Nodes and sessions" }, lines, arcs(order, [width, height], [230, 180]), marks, others);
 }
 
 const legend = () =>
-  h("p", { class: "legend" }, ORDER.map((kind) => state(kind)), state("up", "session up"), state("down", "session down (dashed, thick)"), state("unknown", "session not known (dotted)"));
+  h("p", { class: "legend" }, ORDER.map((kind) => state(kind)), state("up", "session up"), state("down", "session down (dashed, thick)"), state("unknown", "session not known (dotted)"), h("span", {}, "◎ reflector (a ring)"));
 
 export function groupsOf(nodes) {
   const groups = new Map();
@@ -101,9 +127,9 @@ const wrongOf = (node) => [
 ];
 
 const tableOf = (nodes, here) =>
-  table("Nodes", ["Node", "State", "Seen", "Sessions", "Addresses", "Version", "What is wrong"],
+  table("Nodes", ["Node", "State", "Role", "Seen", "Sessions", "Addresses", "Version", "What is wrong"],
     nodes.map((node) => [
-      node.node === here ? link(["node"], node.node) : node.status?.console ? link(["node", node.node], node.node) : node.node, state(node.state), duration(node.lastSeenSeconds),
+      node.node === here ? link(["node"], node.node) : node.status?.console ? link(["node", node.node], node.node) : node.node, state(node.state), node.role || "–", duration(node.lastSeenSeconds),
       sessionsOf(node), (node.addresses || []).join(", "), node.status?.version, wrongOf(node).map((text) => h("div", {}, text)),
     ]));
 
@@ -111,8 +137,9 @@ function groups(nodes) {
   return h("div", { class: "groups" }, groupsOf(nodes).map(([name, members]) => {
     const kind = worst(members);
     const bad = members.filter((node) => ["silent", "degraded"].includes(node.state)).length;
+    const reflectors = members.filter(isReflector).length;
     return h("a", { class: `group ${kind}`, href: place(["map", name]), "data-key": name }, h("b", {}, name),
-      h("span", {}, `${members.length} nodes`), h("span", {}, state(kind, bad ? `${bad} to look at` : kind)));
+      h("span", {}, `${members.length} nodes${reflectors ? `, ${reflectors} reflectors` : ""}`), h("span", {}, state(kind, bad ? `${bad} to look at` : kind)));
   }));
 }
 

@@ -4,10 +4,18 @@ import { get } from "./api.js";
 import { bar, facts, h, link, percent, place, replace, s, table } from "./draw.js";
 
 function cell(block) {
-  const part = block.size ? block.inUse / block.size : 0;
-  const text = `${block.cidr}: ${block.inUse} of ${block.size} in use, ${block.node || block.owner || "nobody's"}`;
+  const part = (count) => (block.size ? (10 * (count || 0)) / block.size : 0);
+  const [used, lent] = [part(block.inUse), part(block.borrowed)];
+  const text = `${block.cidr}: ${block.inUse} of ${block.size} in use, ${block.node || block.owner || "nobody's"}${block.borrowed ? `, ${block.borrowed} borrowed by others` : ""}`;
   return h("a", { class: "cell", href: place(["prefix", block.cidr]), title: text, "aria-label": text, "data-key": block.cidr },
-    s("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" }, s("rect", { x: 0, y: 10 - 10 * part, width: 10, height: 10 * part })));
+    s("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" }, s("rect", { x: 0, y: 10 - used, width: 10, height: used }), lent > 0 && s("rect", { class: "lent", x: 5, y: 10 - used, width: 5, height: lent })));
+}
+
+/** Who has how many addresses of whose blocks, the most first. */
+function borrowers(list) {
+  const most = Math.max(...list.map((one) => one.count));
+  return [h("h3", {}, "Who borrows"), table("Who borrows", ["Node", "Of", "#Addresses", ""],
+    list.map((one) => [one.node, one.from || "nobody", one.count, bar(one.count / most, `${one.count} addresses`, "bar lent")]))];
 }
 
 function nodes(blocks) {
@@ -32,6 +40,7 @@ function one(pool, whole) {
       ["Encapsulation", pool.encapsulation], ["NAT outgoing", pool.natOutgoing ? "yes" : "no"], ["Disabled", pool.disabled && "no new addresses"],
     ]),
     h("div", { class: "cells", role: "group", "aria-label": "Blocks, as full as they are drawn" }, (whole ? pool.blocks : pool.blocks.slice(0, 256)).map(cell)),
+    pool.borrowers?.length > 0 && borrowers(whole ? pool.borrowers : pool.borrowers.slice(0, 10)),
     pool.blocksOmitted > 0 && h("p", { class: "quiet" }, `${pool.blocksOmitted} more blocks are not drawn`),
     whole && nodes(pool.blocks));
 }

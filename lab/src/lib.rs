@@ -54,6 +54,7 @@ mod program;
 mod report;
 mod rootless;
 mod service;
+mod sessions;
 mod state;
 mod table;
 mod topology;

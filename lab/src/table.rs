@@ -7,6 +7,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 use crate::matrix::{self, Matrix};
 use crate::report::{LabReport, NodeReport};
+use crate::sessions;
 
 /// Pods above which the matrix is told in words.
 const MATRIX_WIDTH: usize = 12;
@@ -52,6 +53,9 @@ pub fn render(report: &LabReport, form: TableForm) -> String {
         if let Some(table) = table {
             section(&mut text, title, table, form.columns);
         }
+    }
+    if let Some(picture) = sessions::picture(report, form.columns) {
+        let _ = writeln!(text, "{picture}");
     }
     section(&mut text, "Routes", routes(report, many), form.columns);
     text.push_str(&troubles(report));
@@ -451,7 +455,7 @@ mod tests {
         let node = |name: &str, status: Option<NodeStatus>, error: Option<&str>| NodeReport {
             name: name.to_owned(),
             kind: "caracal",
-            address: "10.0.0.1/24".to_owned(),
+            address: format!("10.0.0.{}/24", &name[4..]),
             address6: None,
             segment: "lan".to_owned(),
             running: error.is_none(),
@@ -490,7 +494,8 @@ mod tests {
         let text = render(&report(), TableForm::default());
         for part in [
             "node1  10.0.0.1/24  lan      caracal  fresh @42  1/2",
-            "node2  10.0.0.1/24  lan      caracal  down       –",
+            "node2  10.0.0.2/24  lan      caracal  down       –",
+            "\nnode1\n▲ node2\n",
             "BLACKHOLE  LOCAL  DIRECT  IPIP  VXLAN",
             "10.244.1.0/26",
             "2/64",

@@ -50,6 +50,7 @@ mod merge_join;
 mod names;
 mod net;
 mod node_addresses;
+mod picture;
 mod policy;
 mod ranges;
 mod resource;
@@ -126,6 +127,7 @@ pub use policy::{
 
 // Addresses of all nodes, and ranges of different roles that lie over each other.
 pub use node_addresses::NodeAddresses;
+pub use picture::pair_picture;
 pub use ranges::range_conflicts;
 
 // Codes of everything that can be wrong.

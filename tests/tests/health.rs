@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::Path;
+use std::time::Instant;
 
 use caracal_lab::{
     Lab, RunningProcess as Running, program_command, program_output, wait_for, wait_until,
@@ -266,9 +267,8 @@ fn all_nodes_are_seen_from_one() {
     let on_etcd = three_nodes();
     let on_kubernetes = on_kubernetes_datastore(&on_etcd);
     std::thread::scope(|scope| {
-        for (text, name) in [(&on_etcd, "e2e-all-nodes"), (&on_kubernetes, "e2e-all-k8")] {
-            scope.spawn(move || all_nodes(up_text(text, "full-mesh", name)));
-        }
+        scope.spawn(|| all_nodes(up_text(&on_etcd, "full-mesh", "e2e-all-nodes"), true));
+        scope.spawn(|| all_nodes(up_text(&on_kubernetes, "full-mesh", "e2e-all-k8"), false));
     });
 }
 
@@ -284,9 +284,41 @@ fn await_printed(lab: &Lab, arguments: &[&str], code: i32, part: &str) -> String
     printed.unwrap_or_else(|e| panic!("{e}\n{}", logs(lab.name())))
 }
 
+/// How often a node has written its record to etcd, and the octets of the record.
+fn record(lab: &Lab, node: &str) -> (u64, usize) {
+    let key = format!("/caracal/status/{node}");
+    let get = |form: &[&str]| {
+        let text = lab.etcdctl(&[&["get", &*key][..], form].concat(), b"");
+        text.unwrap()
+    };
+    let text = get(&["-w", "json"]);
+    let entry: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let writes = entry["kvs"][0]["version"].as_u64();
+    let writes = writes.unwrap_or_else(|| panic!("no record of {node}: {text}"));
+    (writes, get(&["--print-value-only"]).trim_end().len())
+}
+
+/// What the records of the nodes have cost since `before`: node1 is at rest, and the others have
+/// changed.
+fn records_are_cheap(lab: &Lab, before: &[(u64, usize); 3], since: Instant) {
+    let seconds = since.elapsed().as_secs();
+    let names = ["node1", "node2", "node3"];
+    for (name, (before, _)) in names.iter().zip(before) {
+        let (now, octets) = record(lab, name);
+        let writes = now - before;
+        println!("{name} wrote its record {writes} times in {seconds} s; it has {octets} octets");
+        let most = match *name {
+            "node1" => seconds / 60,
+            _ => 1 + seconds / 10,
+        };
+        assert!(writes <= most, "{name}: {writes} writes in {seconds} s");
+        assert!(octets <= 1024, "{name}: {octets} octets");
+    }
+}
+
 /// `--all-nodes`: who is healthy, which session is down and why, who no longer lives, from any
 /// node and without asking the others.
-fn all_nodes(mut lab: Lab) {
+fn all_nodes(mut lab: Lab, on_etcd: bool) {
     await_settled(&lab);
     let status = ["status", "--all-nodes"];
     let sessions = ["bgp", "peers", "--all-nodes"];
@@ -311,6 +343,9 @@ fn all_nodes(mut lab: Lab) {
         "Findings that count: none",
     );
 
+    let since = Instant::now();
+    let names = ["node1", "node2", "node3"];
+    let before = on_etcd.then(|| names.map(|name| record(&lab, name)));
     let peer = peer_of(&lab, "node2", "node3").name;
     let words = "rack 7 is moved";
     let disable = ["bgp", "disable", &*peer, "--text", words];
@@ -324,6 +359,9 @@ fn all_nodes(mut lab: Lab) {
     await_printed(&lab, &sessions, 0, words);
     assert_eq!(exit_code(&lab, "node2", &["bgp", "enable", &*peer]).0, 0);
     await_printed(&lab, &status, 0, "3 healthy");
+    if let Some(before) = before {
+        records_are_cheap(&lab, &before, since);
+    }
 
     lab.kill9_node("node3").unwrap();
     let text = await_printed(&lab, &status, 4, "1 silent");

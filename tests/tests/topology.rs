@@ -156,9 +156,11 @@ fn reflectors_and_back(text: &str, name: &str) {
     // Clients of all zones, two of the zone that is to lose its reflectors: the plan says who they
     // will be.
     let limit = (count - 1).to_string();
-    let plan = [
-        "topology", "plan", "--auto", "--limit", &limit, "-o", "json",
-    ];
+    let plan = ["topology", "plan", "--auto", "--limit", &limit];
+    let drawn = lab.caracal_within("n1", &plan, 60 * SECOND).unwrap();
+    let is_drawn = drawn.contains("Sessions: ● stays  + appears") && drawn.contains("\nn1\n");
+    assert!(is_drawn, "{drawn}");
+    let plan = [&plan[..], &["-o", "json"]].concat();
     let plan = lab.caracal_within("n1", &plan, 60 * SECOND).unwrap();
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
     let with_role = |role: &str| -> Vec<String> {

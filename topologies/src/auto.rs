@@ -54,7 +54,7 @@ pub const LEVELS_ANNOTATION: &str = "caracal.io/topology-levels";
 pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
 /// Label of a node's rack.
-pub(crate) const RACK_LABEL: &str = "topology.kubernetes.io/rack";
+pub const RACK_LABEL: &str = "topology.kubernetes.io/rack";
 
 /// Label of a node that is not to be a reflector, with the value `false`.
 pub(crate) const REFLECTOR_LABEL: &str = "caracal.io/reflector";

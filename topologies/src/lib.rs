@@ -93,8 +93,8 @@ use caracal_model::{InsertEach, NodeName, Prefix, Problem, ProblemCode, Snapshot
 use announce::Announcer;
 pub use announce::EXPORT_FILTER;
 pub use auto::{
-    LEVELS_ANNOTATION, MESH_LIMIT_ANNOTATION, REFLECTORS_ANNOTATION, TOPOLOGY_ANNOTATION,
-    TopologyChoice, ZONE_LABEL, choose_topology, reflector_tuning,
+    LEVELS_ANNOTATION, MESH_LIMIT_ANNOTATION, RACK_LABEL, REFLECTORS_ANNOTATION,
+    TOPOLOGY_ANNOTATION, TopologyChoice, ZONE_LABEL, choose_topology, reflector_tuning,
 };
 pub use by_key::{BgpPlanner, Replanned, plan};
 pub use calico::{CalicoContext, CalicoPlan, plan_calico};

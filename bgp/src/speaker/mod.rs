@@ -38,7 +38,9 @@ pub use reader::{MrtReader, RouteReader};
 pub use router_id::choose_router_id;
 pub use session::run_session;
 pub use shared::{CannotAnnounce, SharedUpdate};
-pub use status::{Convergence, PastError, PeerStatus, SpeakerStatus, StationStatus, TurnTimes};
+pub use status::{
+    Convergence, PastError, PeerStatus, SpeakerStatus, StationStatus, TurnTimes, UpdateCounts,
+};
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

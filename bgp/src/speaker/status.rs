@@ -44,6 +44,18 @@ pub struct SpeakerStatus {
     /// Times for which the owner of the table hears nobody.
     #[serde(default)]
     pub turns: TurnTimes,
+    /// UPDATEs of the peers that are configured now.
+    #[serde(default)]
+    pub updates: UpdateCounts,
+}
+
+/// UPDATEs (RFC 4271 §4.3) since the start, End-of-RIB markers included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdateCounts {
+    /// Number of UPDATEs from peers.
+    pub received: u64,
+    /// Number of UPDATEs to peers.
+    pub sent: u64,
 }
 
 /// The turns of the task that owns the table: what it does before it listens to everybody again.

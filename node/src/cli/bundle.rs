@@ -2,6 +2,7 @@
 //! removed. Each part that cannot be had says why; the rest is there all the same.
 
 mod archive;
+mod others;
 mod redaction;
 
 use std::fmt::{Display, Write as _};
@@ -24,6 +25,7 @@ use self::redaction::Redaction;
 use super::version::TEXT;
 use super::{all_nodes, in_this_namespace, open_store, run_dir};
 use crate::admin::{Request, RouteFilter, ask, ask_rows};
+use crate::cluster_nodes::ClusterNode;
 
 /// Routes of each table that are told; how many there are is told in any case.
 const ROUTES: usize = 10_000;
@@ -65,7 +67,7 @@ pub(crate) struct BundleArgs {
     /// File to write; an existing one is overwritten.
     #[arg(long, value_name = "FILE", default_value = "caracal-bundle.tar.gz")]
     out: PathBuf,
-    /// Add the status that all nodes published.
+    /// Add the status that all nodes published, and what they answer over their consoles.
     #[arg(long)]
     all_nodes: bool,
     /// Add the end of this file, such as the node's log.
@@ -75,8 +77,8 @@ pub(crate) struct BundleArgs {
 
 /// A file of the bundle, or why there is none.
 struct Part {
-    file: &'static str,
-    about: &'static str,
+    file: String,
+    about: String,
     content: Result<String, String>,
 }
 
@@ -120,9 +122,9 @@ async fn parts(
     node: Option<String>,
     status: anyhow::Result<Value>,
 ) -> Vec<Part> {
-    let part = |file, about, content: anyhow::Result<String>| Part {
-        file,
-        about,
+    let part = |file: &str, about: &str, content: anyhow::Result<String>| Part {
+        file: file.to_owned(),
+        about: about.to_owned(),
         content: content.map_err(|error| redaction.text(&format!("{error:#}"))),
     };
     let value = |content: anyhow::Result<Value>| {
@@ -159,7 +161,7 @@ async fn parts(
         part(
             "configuration.json",
             "resources of the datastore by key",
-            value(configuration(node).await),
+            value(configuration(node.as_deref()).await),
         ),
         part(
             "environment.txt",
@@ -179,8 +181,19 @@ async fn parts(
     ]);
     if args.all_nodes {
         let nodes = all_nodes::published().await;
+        let known = nodes.as_ref().ok().cloned().unwrap_or_default();
         let about = "`caracal status --all-nodes -o json`";
         parts.push(part("all-nodes.json", about, value(nodes)));
+        let known: Vec<ClusterNode> = serde_json::from_value(known).unwrap_or_default();
+        let (names, reason) = others::chosen(&known, node.as_deref());
+        for (n, (name, answers)) in (1..).zip(others::ask_each(names).await) {
+            let about = format!("what node {name} answers over its console");
+            parts.push(part(&format!("nodes/{n:02}.json"), &about, value(answers)));
+        }
+        if let Some(reason) = reason {
+            let about = "what other nodes answer over their consoles";
+            parts.push(part("nodes/more", about, Err(anyhow::Error::msg(reason))));
+        }
     }
     if let Some(log) = &args.log {
         parts.push(part("log.txt", "the end of the log", text(tail(log))));
@@ -249,7 +262,7 @@ fn pack(mut index: String, parts: &[Part]) -> Vec<u8> {
     add("INDEX", &index);
     for part in parts {
         if let Ok(text) = &part.content {
-            add(part.file, text);
+            add(&part.file, text);
         }
     }
     archive.finish()
@@ -288,7 +301,7 @@ async fn kernel_routes() -> anyhow::Result<String> {
     Ok(text)
 }
 
-async fn configuration(node: Option<String>) -> anyhow::Result<Value> {
+async fn configuration(node: Option<&str>) -> anyhow::Result<Value> {
     let store = open_store()?;
     let mut ranges: Vec<KeyRange> = CONFIGURATION
         .iter()

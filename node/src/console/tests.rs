@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+mod bounds;
 mod tls;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,6 +64,13 @@ impl AskOthers for Subject {
 
 /// A console on a port that was free a moment ago.
 async fn start(token: Option<&'static str>) -> SocketAddr {
+    serve_at(token, Subject::default()).await
+}
+
+async fn serve_at(
+    token: Option<&'static str>,
+    answers: impl AnswerRequests + AskOthers,
+) -> SocketAddr {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = free.local_addr().unwrap();
     let access = match token {
@@ -70,7 +78,7 @@ async fn start(token: Option<&'static str>) -> SocketAddr {
         None => Ok(Access::Loopback),
     };
     let (_, accesses) = watch::channel(access);
-    tokio::spawn(serve(address, Speaks::Plain, accesses, Subject::default()));
+    tokio::spawn(serve(address, Speaks::Plain, accesses, answers));
     drop(free);
     while TcpStream::connect(address).await.is_err() {
         tokio::task::yield_now().await;

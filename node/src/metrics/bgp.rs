@@ -83,6 +83,18 @@ pub(crate) fn families(status: &SpeakerStatus) -> Vec<MetricFamily> {
             "Times since the start that this took more than 20 ms.",
         )
         .value(total(status.turns.slow)),
+        MetricFamily::new(
+            "caracal_bgp_updates_received",
+            MetricKind::Counter,
+            "UPDATEs from all peers that are configured now.",
+        )
+        .value(total(status.updates.received)),
+        MetricFamily::new(
+            "caracal_bgp_updates_sent",
+            MetricKind::Counter,
+            "UPDATEs to all peers that are configured now.",
+        )
+        .value(total(status.updates.sent)),
     ];
     families.splice(2..2, routes(peers));
     families.push(errors(peers));

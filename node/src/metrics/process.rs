@@ -1,5 +1,6 @@
 //! The process: version, memory, processor time. Names as every Prometheus client has them.
 
+use caracal_bgp::SpeakerStatus;
 use serde::{Deserialize, Serialize};
 
 use super::{count, total};
@@ -61,6 +62,31 @@ pub(crate) struct Figures {
     pub(crate) resident_bytes: f64,
     /// The writer of the kernel; a standalone speaker has another one.
     pub(crate) agent: Option<AgentFigures>,
+    /// The speaker; an older process does not tell it.
+    #[serde(default)]
+    pub(crate) speaker: Option<SpeakerFigures>,
+}
+
+/// Work of the speaker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct SpeakerFigures {
+    /// UPDATEs from peers.
+    pub(crate) received: u64,
+    /// UPDATEs to peers.
+    pub(crate) sent: u64,
+    /// The longest time for which the owner of the table heard nobody, in seconds.
+    pub(crate) longest_turn_seconds: f64,
+}
+
+impl From<&SpeakerStatus> for SpeakerFigures {
+    fn from(status: &SpeakerStatus) -> Self {
+        Self {
+            received: status.updates.received,
+            sent: status.updates.sent,
+            longest_turn_seconds: status.turns.longest.as_secs_f64(),
+        }
+    }
 }
 
 /// Work of the agent.
@@ -77,13 +103,14 @@ pub(crate) struct AgentFigures {
 
 impl Figures {
     /// Of this process, now.
-    pub(crate) fn now(agent: Option<AgentFigures>) -> Self {
+    pub(crate) fn now(agent: Option<AgentFigures>, speaker: Option<&SpeakerStatus>) -> Self {
         let read = |file| std::fs::read_to_string(file).unwrap_or_default();
         let usage = Usage::read(&read("/proc/self/stat"), &read("/proc/stat"));
         Self {
             cpu_seconds: usage.as_ref().map_or(0.0, |usage| usage.cpu_seconds),
             resident_bytes: usage.map_or(0.0, |usage| usage.resident_bytes),
             agent,
+            speaker: speaker.map(SpeakerFigures::from),
         }
     }
 }

@@ -65,6 +65,7 @@ pub(crate) fn status(peers: Vec<PeerStatus>, awaited: &[&str]) -> SpeakerStatus 
         stations: vec![],
         work: vec![],
         turns: TurnTimes::default(),
+        updates: Default::default(),
     }
 }
 

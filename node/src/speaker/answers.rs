@@ -36,7 +36,10 @@ impl AnswerRequests for SpeakerAnswers {
         let speaker = &self.speaker;
         let answer = match request {
             Request::Status => to_value(&self.status().await?),
-            Request::Figures => to_value(&Figures::now(None)),
+            Request::Figures => {
+                let status = speaker.status().await.map_err(text)?;
+                to_value(&Figures::now(None, Some(&status)))
+            }
             Request::Routes { filter } => return routes::all(speaker, filter).await,
             Request::Received { peer, filter } => {
                 return routes::received(speaker, &peer, filter).await;

@@ -301,6 +301,46 @@ fn a_console_asks_others(lab: &Lab, files: &Certificates) {
     }
 }
 
+/// One bundle has what each node answers, and the reason where one does not.
+fn a_bundle_has_the_other_nodes(lab: &Lab, files: &Certificates, dead: Option<&str>) {
+    let out = files.text("bundle.tar.gz");
+    let (code, said) = asked(lab, &["bundle", "--all-nodes", "--out", &out]);
+    assert_eq!(code, 0, "{said}");
+    let file = |name: &str| {
+        let mut tar = Command::new("tar");
+        let path = format!("caracal-bundle/{name}");
+        let output = tar.args(["-xzOf", &out, &path]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let index = file("INDEX");
+    let mut seen = Vec::new();
+    for name in ["nodes/01.json", "nodes/02.json"] {
+        let about = index.lines().find(|line| line.starts_with(name));
+        let about = about.unwrap_or_else(|| panic!("no {name}: {index}"));
+        if let Some(dead) = dead.filter(|dead| about.contains(dead)) {
+            let is_said = about.contains("MISSING") && about.contains("does not answer at");
+            assert!(
+                is_said && said.contains(&format!("node {dead} does not")),
+                "{said}: {index}"
+            );
+            continue;
+        }
+        let told: Value = serde_json::from_str(&file(name)).unwrap();
+        let node = told["status"]["node"].as_str().unwrap();
+        assert!(
+            about.contains(&format!("what node {node} answers")),
+            "{about}"
+        );
+        assert_eq!(told["audit"]["node"], node);
+        assert!(told["routes"]["count"].as_u64() > Some(0), "{told}");
+        seen.push(node.to_owned());
+    }
+    let mut wanted = vec!["node2", "node3"];
+    wanted.retain(|name| Some(*name) != dead);
+    seen.sort();
+    assert_eq!(seen, wanted, "{index}");
+}
+
 fn others_are_refused(lab: &Lab, files: &Certificates) {
     let (status, value) = curl(lab, files, None, 2, "status");
     assert_eq!(status, "403", "{value}");
@@ -391,10 +431,11 @@ fn certificates_are_renewed(lab: &Lab, files: &Certificates) {
     assert!(uptime(lab) >= before, "it was started anew");
 }
 
-fn who_is_dead_is_said(lab: &mut Lab) {
+fn who_is_dead_is_said(lab: &mut Lab, files: &Certificates) {
     let ask = ["status", "--node", "node2"];
     lab.kill9_node("node2").unwrap();
     await_said(lab, &ask, 1, "node node2 does not answer at 10.0.0.2");
+    a_bundle_has_the_other_nodes(lab, files, Some("node2"));
     lab.start_node("node2").unwrap();
     await_said(lab, &ask, 0, "Node node2 (");
 }
@@ -404,9 +445,10 @@ fn scenario(mut lab: Lab, files: &Certificates) {
     the_answers_are_those_of_the_node(&lab);
     a_trace_goes_from_node_to_node(&lab);
     a_console_asks_others(&lab, files);
+    a_bundle_has_the_other_nodes(&lab, files, None);
     others_are_refused(&lab, files);
     certificates_are_renewed(&lab, files);
-    who_is_dead_is_said(&mut lab);
+    who_is_dead_is_said(&mut lab, files);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::speaker::detail::{
     self, Capabilities, Endpoint, FamilyDetail, Messages, NegotiatedTime, PeerDetail,
 };
 use crate::speaker::message::ToSession;
-use crate::speaker::status::{PeerStatus, SpeakerStatus};
+use crate::speaker::status::{PeerStatus, SpeakerStatus, UpdateCounts};
 use crate::speaker::{Command, FibFeed};
 use crate::types::{PeerName, SessionState};
 use crate::wire::format::MessageFormat;
@@ -99,6 +99,12 @@ impl Core {
             let counts = peer.id.and_then(|id| counts.get(&id).copied());
             self.peer_status(&peer.name, peer, counts.unwrap_or_default())
         });
+        let mut updates = UpdateCounts::default();
+        for peer in self.peers.by_name() {
+            let counters = &peer.history.counters;
+            updates.received += counters.messages_received().update;
+            updates.sent += counters.messages_sent().update;
+        }
         SpeakerStatus {
             local_as: self.config.local_as,
             router_id: self.config.router_id,
@@ -113,6 +119,7 @@ impl Core {
             stations: self.stations.status(),
             work: self.rib.progress(),
             turns: self.turns,
+            updates,
         }
     }
 

@@ -3,7 +3,7 @@
 //! it moves no cursor and changes no colour.
 
 use std::cmp::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use caracal_model::{NodeStatus, PeerStatusJson};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -52,6 +52,8 @@ fn span(look: Look, text: impl Into<String>) -> Span {
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) at: Instant,
+    /// How long the node took to answer.
+    pub(super) took: Duration,
     pub(super) status: NodeStatus,
     /// Processors and passes; an older node does not tell them.
     pub(super) figures: Option<Figures>,
@@ -305,6 +307,20 @@ impl View {
         }
         let mebibytes = figures.resident_bytes / 1_048_576.0;
         parts.push(span(Look::Plain, format!("memory {mebibytes:.0} MiB")));
+        let plain = |text: String| span(Look::Plain, text);
+        let speaker = figures.speaker.as_ref();
+        let speakers = speaker.zip(before.and_then(|before| before.speaker.as_ref()));
+        if let (Some((now, was)), Some((seconds, _))) = (speakers, passed) {
+            let rate = |now: u64, was: u64| per_second(now.saturating_sub(was), seconds);
+            let (received, sent) = (rate(now.received, was.received), rate(now.sent, was.sent));
+            parts.push(plain(format!("UPDATEs {received}/s in, {sent}/s out")));
+        }
+        let answered = 1000.0 * self.seen.took.as_secs_f64();
+        parts.push(plain(format!("answers in {answered:.1} ms")));
+        if let Some(speaker) = speaker {
+            let longest = 1000.0 * speaker.longest_turn_seconds;
+            parts.push(plain(format!("longest turn {longest:.1} ms")));
+        }
         let agent = figures.agent.as_ref();
         let agents = agent.zip(before.and_then(|before| before.agent.as_ref()));
         if let (Some((now, was)), Some((seconds, _))) = (agents, passed) {

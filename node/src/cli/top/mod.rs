@@ -55,11 +55,15 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
 /// The node as it is now.
 fn look() -> anyhow::Result<Seen> {
     let folder = run_dir();
-    let status = serde_json::from_value(ask_quietly(&folder, &Request::Status)?)?;
+    let begin = Instant::now();
+    let status = ask_quietly(&folder, &Request::Status)?;
+    let took = begin.elapsed();
+    let status = serde_json::from_value(status)?;
     // A node of an older version does not know the question.
     let figures = ask_quietly(&folder, &Request::Figures).ok();
     Ok(Seen {
         at: Instant::now(),
+        took,
         status,
         figures: figures.and_then(|value| serde_json::from_value(value).ok()),
     })

@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::frame::{Line, clean};
 use super::*;
-use crate::metrics::process::{AgentFigures, Figures};
+use crate::metrics::process::{AgentFigures, Figures, SpeakerFigures};
 
 fn peer(name: &str, state: &str, received: usize) -> PeerStatusJson {
     PeerStatusJson {
@@ -52,7 +52,7 @@ fn view() -> View {
         }],
         ..NodeStatus::default()
     };
-    let figures = |cpu_seconds, applied, pass_seconds| Figures {
+    let figures = |cpu_seconds, applied: u64, pass_seconds| Figures {
         cpu_seconds,
         resident_bytes: 34.0 * 1_048_576.0,
         agent: Some(AgentFigures {
@@ -60,16 +60,23 @@ fn view() -> View {
             applied,
             pass_seconds,
         }),
+        speaker: Some(SpeakerFigures {
+            received: 10 * applied,
+            sent: applied / 10,
+            longest_turn_seconds: 0.0084,
+        }),
     };
     let now = Instant::now();
     let mut before = Seen {
         at: now,
+        took: Duration::from_micros(1240),
         status: status.clone(),
         figures: Some(figures(10.0, 100, 1.0)),
     };
     before.status.peers[2].received = 1000;
     let mut view = View::new(Seen {
         at: now + Duration::from_secs(2),
+        took: Duration::from_micros(1240),
         status,
         figures: Some(figures(10.05, 160, 1.03)),
     });
@@ -92,7 +99,8 @@ fn a_frame_says_who_is_up_and_what_it_costs() {
     let shown: Vec<&str> = lines.iter().map(|line| line.trim_end()).collect();
     let wanted = [
         "node1  up 1h01m  AS 64512  datastore fresh at 1842  kernel synced at 1842",
-        "▲ sessions 2 of 3  ▲ problems 1  received 1240  CPU 2.5 %  memory 34 MiB  kernel changes 30/s  passes 3.0/s of 5.0 ms",
+        "▲ sessions 2 of 3  ▲ problems 1  received 1240  CPU 2.5 %  memory 34 MiB  UPDATEs 300/s in, 3.0/s out  answers in 1.2 ms",
+        "longest turn 8.4 ms  kernel changes 30/s  passes 3.0/s of 5.0 ms",
         "",
         "PEER              AS  STATE▾          SINCE   RECEIVED   CHANGE/S   ACCEPTED   SENT  REASON",
         "Mesh_10_0_0_3  64512  ▲ Active        1m15s          0          -          0      3  connection refused by the other end",
@@ -101,7 +109,7 @@ fn a_frame_says_who_is_up_and_what_it_costs() {
         "",
         "▲ bgp.peer_down Mesh_10_0_0_3: the session is down",
     ];
-    assert_eq!(shown[..9], wanted, "{lines:#?}");
+    assert_eq!(shown[..10], wanted, "{lines:#?}");
 }
 
 /// No line is wider than the terminal, none is missing, and what counts stays.

@@ -3,6 +3,7 @@
 
 mod apply;
 mod change;
+mod picture;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -59,7 +60,7 @@ fn compare(
     }
     match output {
         Output::Json | Output::Yaml => output.print(&as_json(&plan)),
-        Output::Table | Output::Wide => show(&plan),
+        Output::Table | Output::Wide => show(&plan, after),
     }
     let missing = &plan.missing;
     if missing.is_empty() {
@@ -79,7 +80,7 @@ fn compare(
     ExitCode::from(REFUSED)
 }
 
-fn show(plan: &TopologyPlan) {
+fn show(plan: &TopologyPlan, after: &Snapshot) {
     let (old, new) = (&plan.before, &plan.after);
     let mut shown = table(&["NODE", "BEFORE", "AFTER", "NEW", "GONE", "ROLE"]);
     for node in plan.nodes() {
@@ -101,6 +102,9 @@ fn show(plan: &TopologyPlan) {
         new.count(),
         most_sessions(new)
     );
+    if let Some(picture) = picture::picture(plan, after) {
+        println!("\n{picture}");
+    }
     if matches!(plan.choice, TopologyChoice::Mesh) {
         println!("Automatic reflection is on; the nodes are few enough for a mesh.");
     }

@@ -7,13 +7,18 @@ use std::net::IpAddr;
 
 use caracal_bgp::Password;
 use caracal_model::{NodeName, NodeStatus, PeerStatusJson, Snapshot};
-use caracal_topologies::{PlanOptions, SessionEnd, ZONE_LABEL, cluster_sessions, secret_names};
+use caracal_topologies::{
+    PlanOptions, RACK_LABEL, SessionEnd, TopologyChoice, ZONE_LABEL, choose_topology,
+    cluster_sessions, secret_names,
+};
 use serde_json::{Value, json};
 
 use crate::admin::routes::text;
 use crate::cluster_nodes::{ClusterNode, gather};
 use crate::cluster_status::{NodeState, PublishedStatus};
 use crate::config::{Backend, Config};
+use crate::node::plans::label;
+use crate::node::plans::topology::elected_role;
 
 use super::Owners;
 
@@ -75,7 +80,8 @@ pub(super) async fn cluster_map(
             planned.await.map_err(text)?
         }
     };
-    let shown = nodes.iter().map(|node| shown(node, &snapshot));
+    let choice = choose_topology(&snapshot);
+    let shown = nodes.iter().map(|node| shown(node, &snapshot, &choice));
     Ok(json!({
         "node": me,
         "nodes": shown.collect::<Vec<_>>(),
@@ -85,13 +91,19 @@ pub(super) async fn cluster_map(
 }
 
 /// A node with what the snapshot has of it.
-fn shown(node: &ClusterNode, snapshot: &Snapshot) -> Value {
+fn shown(node: &ClusterNode, snapshot: &Snapshot, choice: &TopologyChoice) -> Value {
     let mut value = serde_json::to_value(node).unwrap_or_default();
-    let Some(resource) = snapshot.nodes.get(&NodeName::from(node.node.as_str())) else {
+    let name = NodeName::from(node.node.as_str());
+    let Some(resource) = snapshot.nodes.get(&name) else {
         return value;
     };
-    let group = resource.metadata.labels.get(ZONE_LABEL);
-    value["group"] = group.map_or("", String::as_str).into();
+    value["group"] = label(snapshot, &name, ZONE_LABEL).into();
+    value["rack"] = label(snapshot, &name, RACK_LABEL).into();
+    // The operator's own reflectors are outside the election.
+    value["role"] = match resource.spec.cluster_id() {
+        Some(cluster) => format!("reflector of cluster {cluster}").into(),
+        None => elected_role(choice, &name).into(),
+    };
     let families = [caracal_model::Family::Ipv4, caracal_model::Family::Ipv6];
     let addresses = families.iter().filter_map(|f| resource.spec.address(*f));
     value["addresses"] = addresses
@@ -247,6 +259,38 @@ mod tests {
         let fresh = [node("b", healthy, &[], 0), node("c", healthy, &[], 0)];
         assert_eq!(lines(&fresh, &peers, false)[2], "b c unknown");
         assert_eq!(lines(&fresh, &[], true), [""; 0]);
+    }
+
+    /// Reflectors that an operator has named, and those that are elected.
+    #[test]
+    fn reflectors_zones_and_racks_are_told() {
+        let mut snapshot = Snapshot::default();
+        let mut put = |kind: &str, name: &str, about: Value| {
+            let path = format!("/calico/resources/v3/projectcalico.org/{kind}/{name}");
+            snapshot.apply(&path, Some(about.to_string().as_bytes()), 1);
+        };
+        for (name, n, cluster) in [("a", 1, None), ("b", 2, None), ("c", 3, Some("244.0.0.1"))] {
+            let labels = json!({ZONE_LABEL: "z1", RACK_LABEL: format!("r{n}")});
+            let bgp = json!({"ipv4Address": format!("10.0.0.{n}/24"), "routeReflectorClusterID": cluster});
+            let about = json!({"metadata": {"name": name, "labels": labels}, "spec": {"bgp": bgp}});
+            put("nodes", name, about);
+        }
+        let annotations = json!({"caracal.io/topology": "auto", "caracal.io/topology-mesh-limit": "1", "caracal.io/topology-reflectors": "1"});
+        let about =
+            json!({"metadata": {"name": "default", "annotations": annotations}, "spec": {}});
+        put("bgpconfigurations", "default", about);
+        let choice = choose_topology(&snapshot);
+        let told = ["a", "b", "c", "d"].map(|name| {
+            let node = node(name, NodeState::Healthy, &[], 0);
+            let value = shown(&node, &snapshot, &choice);
+            ["group", "rack", "role"].map(|key| value[key].as_str().unwrap_or("-").to_owned())
+        });
+        let roles: std::collections::BTreeSet<&str> =
+            told[..2].iter().map(|node| &*node[2]).collect();
+        let elected = ["reflector of zone z1", "standby reflector of zone z1"];
+        assert_eq!(roles, elected.into(), "{told:?}");
+        assert_eq!(told[2], ["z1", "r3", "reflector of cluster 244.0.0.1"]);
+        assert_eq!(told[3], ["-", "-", "-"]);
     }
 
     #[test]

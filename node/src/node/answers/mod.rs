@@ -118,7 +118,7 @@ impl AnswerRequests for Answers {
         owners.resolve_peer(&mut request)?;
         let answer = match request {
             Request::Status => to_value(&self.status(&owners).await?),
-            Request::Figures => to_value(&owners.figures()),
+            Request::Figures => to_value(&owners.figures().await?),
             Request::Routes { filter } => return routes::all(speaker, filter).await,
             Request::Received { peer, filter } => {
                 return routes::received(speaker, &peer, filter).await;
@@ -289,13 +289,15 @@ impl Owners {
         to_value(&self.drainer.order(order).await?)
     }
 
-    fn figures(&self) -> Figures {
+    async fn figures(&self) -> Result<Figures, String> {
         let kernel = self.kernel.borrow().clone();
-        Figures::now(Some(AgentFigures {
+        let agent = AgentFigures {
             passes: kernel.passes,
             applied: kernel.applied,
             pass_seconds: kernel.spent.as_secs_f64(),
-        }))
+        };
+        let speaker = self.speaker.status().await.map_err(text)?;
+        Ok(Figures::now(Some(agent), Some(&speaker)))
     }
 
     async fn accept_datastore(&self) -> Result<serde_json::Value, String> {

@@ -2,11 +2,9 @@
 //! plan`, made of this node's snapshot. Nothing is written, and nothing is tried in the kernel:
 //! what it was not found unable to do, it is taken to be able to do.
 
-use std::collections::BTreeMap;
-
 use caracal_agent::{Assumed, InterfacePattern, host_mtu};
-use caracal_model::{NodeName, Snapshot};
-use caracal_topologies::{ClusterSessions, TopologyChoice, ZONE_LABEL};
+use caracal_model::Snapshot;
+use caracal_topologies::{ClusterSessions, RACK_LABEL, TopologyChoice, ZONE_LABEL};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -18,9 +16,9 @@ use crate::exit::{ExitError, NOT_FOUND, REFUSED};
 use crate::node::plans::mode::{ModeError, ModePlan, Modes, change_json, ways_json};
 use crate::node::plans::topology::{
     KnownPasswords, TopologyPlan, TopologySwitch, check_tuning, missing_json, most_sessions,
-    peer_names, session_count,
+    peer_names, session_count, session_lines,
 };
-use crate::node::plans::{DRAWN, MOST_NODES};
+use crate::node::plans::{DRAWN, MOST_NODES, label};
 
 /// Plans under way: one takes a processor for a while, also when nobody waits for it any more.
 static PLANS: Semaphore = Semaphore::const_new(1);
@@ -37,10 +35,36 @@ pub(super) async fn mode(owners: &Owners, question: AskMode) -> Result<Answered,
         mtu: host_mtu(&kernel.links, None, &InterfacePattern::default()),
         kernel: kernel.support.clone(),
     };
-    aside(owners, move |snapshot| {
+    aside(owners, question.command(), move |snapshot| {
         mode_plan(snapshot, &question, &assumed)
     })
     .await
+}
+
+impl AskMode {
+    /// The command that plans the same.
+    fn command(&self) -> String {
+        let Self { pool, ipip, vxlan } = self;
+        format!("caracal mode plan {pool} --ipip {ipip} --vxlan {vxlan}")
+    }
+}
+
+impl AskTopology {
+    /// The command that plans the same.
+    fn command(&self) -> String {
+        let what = if self.auto { "--auto" } else { "--mesh" };
+        let mut command = format!("caracal topology plan {what}");
+        for (name, value) in [
+            ("limit", self.limit),
+            ("reflectors", self.reflectors),
+            ("levels", self.levels),
+        ] {
+            if let Some(value) = value {
+                command.push_str(&format!(" --{name} {value}"));
+            }
+        }
+        command
+    }
 }
 
 /// The mesh, or elected reflectors.
@@ -50,7 +74,7 @@ pub(super) async fn topology(
     question: AskTopology,
 ) -> Result<Answered, String> {
     let no_bgp = config.backend != Backend::Bird;
-    aside(owners, move |snapshot| {
+    aside(owners, question.command(), move |snapshot| {
         topology_plan(snapshot, &question, no_bgp)
     })
     .await
@@ -59,16 +83,13 @@ pub(super) async fn topology(
 /// Plans on a thread of its own.
 async fn aside(
     owners: &Owners,
+    command: String,
     plan: impl FnOnce(&Snapshot) -> Planned + Send + 'static,
 ) -> Result<Answered, String> {
     let turn = PLANS.acquire().await.map_err(text)?;
     let snapshot = owners.view.borrow().snapshot.clone();
-    if snapshot.nodes.len() > MOST_NODES {
-        let reason = format!(
-            "the cluster has {} nodes, and a node plans at most {MOST_NODES} for its console; `caracal mode plan` and `caracal topology plan` plan them in a process of their own",
-            snapshot.nodes.len()
-        );
-        return Ok(Answered::Refused(ExitError::new(REFUSED, reason)));
+    if let Some(refused) = too_large(snapshot.nodes.len(), &command) {
+        return Ok(Answered::Refused(refused));
     }
     let planned = tokio::task::spawn_blocking(move || {
         let _turn = turn;
@@ -80,11 +101,13 @@ async fn aside(
     })
 }
 
-/// The zone of a node, by which it is drawn beside others.
-fn group<'a>(snapshot: &'a Snapshot, node: &NodeName) -> &'a str {
-    let labels = snapshot.nodes.get(node).map(|node| &node.metadata.labels);
-    let zone = labels.and_then(|labels| labels.get(ZONE_LABEL));
-    zone.map_or("", String::as_str)
+/// Why a cluster of so many nodes is not planned here, and what plans it. A plan is of all nodes,
+/// and of all pairs of them: it would take a processor of this node for seconds.
+fn too_large(nodes: usize, command: &str) -> Option<ExitError> {
+    let reason = format!(
+        "the cluster has {nodes} nodes, and a node plans at most {MOST_NODES} for its console, since more would take its processor for seconds; this plans them in a process of its own: {command}"
+    );
+    (nodes > MOST_NODES).then(|| ExitError::new(REFUSED, reason))
 }
 
 fn mode_plan(snapshot: &Snapshot, question: &AskMode, assumed: &Assumed) -> Planned {
@@ -102,7 +125,8 @@ fn mode_plan(snapshot: &Snapshot, question: &AskMode, assumed: &Assumed) -> Plan
     let nodes = plan.nodes.iter().map(|(name, change)| {
         let mut value = change_json(change);
         value["node"] = name.to_string().into();
-        value["group"] = group(snapshot, name).into();
+        value["group"] = label(snapshot, name, ZONE_LABEL).into();
+        value["rack"] = label(snapshot, name, RACK_LABEL).into();
         value
     });
     let ways = plan.ways.iter();
@@ -145,7 +169,8 @@ fn topology_plan(snapshot: &Snapshot, question: &AskTopology, no_bgp: bool) -> P
         let (was, is) = (peer_names(old, node), peer_names(new, node));
         json!({
             "node": node,
-            "group": group(snapshot, node),
+            "group": label(snapshot, node, ZONE_LABEL),
+            "rack": label(snapshot, node, RACK_LABEL),
             "before": session_count(old, node),
             "after": session_count(new, node),
             "appear": is.difference(&was).count(),
@@ -185,20 +210,8 @@ fn summary(plan: &TopologyPlan, question: &AskTopology) -> String {
     format!("{is}: sessions {before} → {after}")
 }
 
-/// Sessions before and after, those of both families in one line.
+/// Sessions before and after.
 fn lines(before: &ClusterSessions, after: &ClusterSessions) -> Vec<Value> {
-    let mut lines: BTreeMap<(String, String), [bool; 2]> = BTreeMap::new();
-    for (at, sessions) in [before, after].into_iter().enumerate() {
-        for (node, ends) in &sessions.nodes {
-            for (address, end) in ends {
-                let (a, is_inside) = (node.to_string(), end.node.is_some());
-                let b = end.node.as_ref();
-                let b = b.map_or_else(|| address.to_string(), ToString::to_string);
-                let key = if is_inside && b < a { (b, a) } else { (a, b) };
-                lines.entry(key).or_default()[at] = true;
-            }
-        }
-    }
     let line = |((from, to), [before, after]): ((String, String), [bool; 2])| {
         let change = match (before, after) {
             (true, true) => "stays",
@@ -207,6 +220,7 @@ fn lines(before: &ClusterSessions, after: &ClusterSessions) -> Vec<Value> {
         };
         json!({"from": from, "to": to, "change": change})
     };
+    let lines = session_lines(before, after);
     lines.into_iter().map(line).collect()
 }
 
@@ -291,6 +305,36 @@ mod tests {
         assert_eq!(way("n0000", "n0000"), None);
         assert_eq!(plan["nodes"][0]["devicesGo"], json!(["tunl0"]));
         assert_eq!(plan["nodes"][1]["group"], "z1");
+    }
+
+    #[test]
+    fn who_has_too_many_nodes_is_told_the_command() {
+        let reflectors = AskTopology {
+            auto: true,
+            limit: Some(50),
+            levels: Some(2),
+            ..MESH
+        };
+        assert!(too_large(MOST_NODES, &MESH.command()).is_none());
+        for (command, wanted) in [
+            (MESH.command(), "caracal topology plan --mesh"),
+            (
+                reflectors.command(),
+                "caracal topology plan --auto --limit 50 --levels 2",
+            ),
+            (
+                ask("p", EncapMode::Never, EncapMode::CrossSubnet).command(),
+                "caracal mode plan p --ipip Never --vxlan CrossSubnet",
+            ),
+        ] {
+            let refused = too_large(MOST_NODES + 1, &command).expect("a refusal");
+            assert_eq!(refused.code, REFUSED);
+            assert!(
+                refused.reason.starts_with("the cluster has 501 nodes"),
+                "{refused:?}"
+            );
+            assert!(refused.reason.ends_with(wanted), "{refused:?}");
+        }
     }
 
     #[test]

@@ -1,11 +1,15 @@
 //! The cluster's pools as this node's snapshot has them: how full they are, and who has their
 //! blocks.
 
-use caracal_model::{BlockOwner, EncapMode, Snapshot};
+use std::collections::BTreeMap;
+
+use caracal_model::{BlockOwner, EncapMode, NodeName, Snapshot};
 use serde_json::{Value, json};
 
 /// Blocks of a pool that are listed.
 const LISTED: usize = 2048;
+/// Pairs of nodes of which one has borrowed from the other, the largest ones, that are listed.
+const BORROWERS: usize = 100;
 
 /// All pools with their blocks.
 pub(super) fn pools(snapshot: &Snapshot) -> Value {
@@ -14,6 +18,7 @@ pub(super) fn pools(snapshot: &Snapshot) -> Value {
         let range = pool.spec.prefix();
         let mut blocks = Vec::new();
         let (mut count, mut in_use, mut borrowed) = (0_usize, 0_u64, 0_u64);
+        let mut lent: BTreeMap<(&NodeName, String), u64> = BTreeMap::new();
         // A pool may lie inside another one; a block is the inner one's.
         let of_pool = snapshot.blocks.range(range..);
         let of_pool = of_pool.take_while(|(cidr, _)| range.covers(cidr));
@@ -26,17 +31,31 @@ pub(super) fn pools(snapshot: &Snapshot) -> Value {
             }
             count += 1;
             in_use += u64::from(block.in_use);
-            borrowed += block.used_elsewhere().count() as u64;
+            let guests = block.used_elsewhere().count() as u64;
+            borrowed += guests;
+            let owner = block.owner.as_ref().map(ToString::to_string);
+            let of = block.owner.as_ref().and_then(BlockOwner::node);
+            let from = of.map(ToString::to_string).or_else(|| owner.clone());
+            for (_, borrower) in block.used_elsewhere() {
+                let from = from.clone().unwrap_or_default();
+                *lent.entry((borrower, from)).or_default() += 1;
+            }
             if blocks.len() < LISTED {
                 blocks.push(json!({
                     "cidr": cidr,
-                    "node": block.owner.as_ref().and_then(BlockOwner::node),
-                    "owner": block.owner.as_ref().map(ToString::to_string),
+                    "node": of,
+                    "owner": owner,
                     "inUse": block.in_use,
+                    "borrowed": guests,
                     "size": number(cidr.size()),
                 }));
             }
         }
+        let mut borrowers: Vec<_> = lent.into_iter().collect();
+        borrowers.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        let borrowers = borrowers.iter().take(BORROWERS);
+        let borrowers = borrowers
+            .map(|((node, from), count)| json!({"node": node, "from": from, "count": count}));
         let in_block = u32::from(pool.spec.block_len().saturating_sub(range.len()));
         pools.push(json!({
             "name": name,
@@ -47,6 +66,7 @@ pub(super) fn pools(snapshot: &Snapshot) -> Value {
             "addresses": number(range.size()),
             "inUse": in_use,
             "borrowed": borrowed,
+            "borrowers": borrowers.collect::<Vec<_>>(),
             "blockCount": count,
             "blocksMax": number(1_u128.checked_shl(in_block).unwrap_or(u128::MAX)),
             "blocks": blocks,
@@ -79,6 +99,39 @@ mod tests {
 
     fn put(snapshot: &mut Snapshot, path: &str, value: &Value) {
         snapshot.apply(path, Some(value.to_string().as_bytes()), 7);
+    }
+
+    #[test]
+    fn who_borrows_from_whom_is_told() {
+        let mut snapshot = Snapshot::default();
+        let pool =
+            json!({"metadata": {"name": "p"}, "spec": {"cidr": "10.0.0.0/24", "blockSize": 29}});
+        put(
+            &mut snapshot,
+            &Key::resource(Kind::IpPool, "p").to_path(),
+            &pool,
+        );
+        let used = |node: &str| json!({"handle_id": node, "secondary": {"node": node}});
+        for (cidr, owner) in [("10.0.0.0/29", "n1"), ("10.0.0.8/29", "n2")] {
+            let block = json!({"cidr": cidr, "affinity": format!("host:{owner}"),
+                "allocations": [0, 1, 1, 2, null, null, null, null], "unallocated": [4, 5, 6, 7],
+                "attributes": [used("n1"), used("n2"), used("n3")]});
+            let path = Key::Block(cidr.parse().unwrap()).to_path();
+            put(&mut snapshot, &path, &block);
+        }
+        let told = pools(&snapshot);
+        let pool = &told["pools"][0];
+        assert_eq!(pool["inUse"], 8, "{:?}", snapshot.invalid);
+        let wanted = json!([
+            {"node": "n2", "from": "n1", "count": 2},
+            {"node": "n1", "from": "n2", "count": 1},
+            {"node": "n3", "from": "n1", "count": 1},
+            {"node": "n3", "from": "n2", "count": 1},
+        ]);
+        assert_eq!(pool["borrowers"], wanted);
+        assert_eq!(pool["borrowed"], 5);
+        assert_eq!(pool["blocks"][0]["borrowed"], 3);
+        assert_eq!(pool["blocks"][1]["borrowed"], 2);
     }
 
     #[test]

@@ -142,29 +142,34 @@ impl TopologyPlan {
 
     /// What a node will be in the election; empty without one.
     pub(crate) fn role(&self, node: &NodeName) -> String {
-        let TopologyChoice::Reflectors(elected) = &self.choice else {
-            return String::new();
-        };
-        if let Some(place) = elected.top.iter().position(|name| name == node) {
-            let standby = place > 0 && place + 1 == elected.top.len();
-            return format!("{}top reflector", if standby { "standby " } else { "" });
-        }
-        for (zone, elected) in &elected.zones {
-            let zone = if zone.is_empty() { "-" } else { zone };
-            if let Some(place) = elected.reflectors.iter().position(|name| name == node) {
-                let kind = if place > 0 && place + 1 == elected.reflectors.len() {
-                    "standby reflector"
-                } else {
-                    "reflector"
-                };
-                return format!("{kind} of zone {zone}");
-            }
-            if elected.clients.contains(node) {
-                return format!("client in zone {zone}");
-            }
-        }
-        "outside the election".to_owned()
+        elected_role(&self.choice, node)
     }
+}
+
+/// What a node is in an election; empty without one.
+pub(crate) fn elected_role(choice: &TopologyChoice, node: &NodeName) -> String {
+    let TopologyChoice::Reflectors(elected) = choice else {
+        return String::new();
+    };
+    if let Some(place) = elected.top.iter().position(|name| name == node) {
+        let standby = place > 0 && place + 1 == elected.top.len();
+        return format!("{}top reflector", if standby { "standby " } else { "" });
+    }
+    for (zone, elected) in &elected.zones {
+        let zone = if zone.is_empty() { "-" } else { zone };
+        if let Some(place) = elected.reflectors.iter().position(|name| name == node) {
+            let kind = if place > 0 && place + 1 == elected.reflectors.len() {
+                "standby reflector"
+            } else {
+                "reflector"
+            };
+            return format!("{kind} of zone {zone}");
+        }
+        if elected.clients.contains(node) {
+            return format!("client in zone {zone}");
+        }
+    }
+    "outside the election".to_owned()
 }
 
 /// With a password for each secret that is referred to and not known.
@@ -207,6 +212,27 @@ pub(crate) fn most_sessions(sessions: &ClusterSessions) -> usize {
         .map(BTreeMap::len)
         .max()
         .unwrap_or(0)
+}
+
+/// By its ends, whether there is a session before and after; those of both families are one. The
+/// second end is an address where it is outside the cluster.
+pub(crate) fn session_lines(
+    before: &ClusterSessions,
+    after: &ClusterSessions,
+) -> BTreeMap<(String, String), [bool; 2]> {
+    let mut lines: BTreeMap<(String, String), [bool; 2]> = BTreeMap::new();
+    for (at, sessions) in [before, after].into_iter().enumerate() {
+        for (node, ends) in &sessions.nodes {
+            for (address, end) in ends {
+                let (a, is_inside) = (node.to_string(), end.node.is_some());
+                let b = end.node.as_ref();
+                let b = b.map_or_else(|| address.to_string(), ToString::to_string);
+                let key = if is_inside && b < a { (b, a) } else { (a, b) };
+                lines.entry(key).or_default()[at] = true;
+            }
+        }
+    }
+    lines
 }
 
 /// A path that is missing, as the command and the console tell it.
