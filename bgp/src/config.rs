@@ -8,9 +8,11 @@ mod options;
 mod originations;
 mod station;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_model::{Family, IfName, Prefix, zoned};
@@ -22,14 +24,14 @@ pub(crate) use diff::renamed;
 pub use diff::{ConfigChange, PeerChange, compare_configs};
 pub use interfaces::InterfacePattern;
 pub use options::{
-    AddPath, BfdOptions, BgpRole, Counted, LimitAction, LimitPassed, NextHopMode, NextHopModes,
-    OwnNextHops, PathCount, PrefixLimit, PrefixLimits,
+    AddPath, BfdOptions, BgpRole, Counted, DisableAfter, LimitAction, LimitPassed, NextHopMode,
+    NextHopModes, OwnNextHops, PathCount, PrefixLimit, PrefixLimits,
 };
 pub use originations::Originations;
 pub use station::Station;
 
 use crate::attrs::Origin;
-use crate::policy::Filter;
+use crate::policy::{Filter, Sender};
 use crate::types::{AnyCommunity, Asn, ClusterId, PeerName, RouterId};
 
 /// LOCAL_PREF of a route of normal priority in a Calico cluster: 2147483647 − 1024. Calico's nodes
@@ -120,6 +122,35 @@ pub struct Origination {
     /// Where its packets go.
     #[serde(default)]
     pub way: StaticWay,
+    /// The protocol of a file that it stands in; `None`: the first of its kind, without a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<Arc<OwnProtocol>>,
+}
+
+/// A protocol of a file that has routes of ours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnProtocol {
+    /// Its name.
+    pub name: String,
+    /// How much its routes are preferred to those of others of its kind: a higher number is more.
+    pub preference: u16,
+}
+
+impl Origination {
+    /// Its protocol as filters see it, by BIRD's names and numbers.
+    pub(crate) fn sender(&self) -> Sender<'_> {
+        let (name, preference) = match (&self.protocol, &self.way) {
+            (Some(protocol), _) => (protocol.name.as_str(), protocol.preference),
+            (None, StaticWay::Interface(_)) => ("direct1", 240),
+            (None, StaticWay::Inherited { .. }) => ("kernel1", 10),
+            (None, _) => return Sender::STATIC,
+        };
+        Sender {
+            name,
+            address: None,
+            preference,
+        }
+    }
 }
 
 impl From<StaticWay> for Origination {
@@ -150,12 +181,33 @@ pub enum StaticWay {
     Recursive(IpAddr),
     /// To what is on this link, by the kernel's own route.
     Interface(IfName),
-    /// By a route that another program wrote into the kernel's table; the interface, when it is
-    /// one.
-    Inherited(Option<IfName>),
+    /// By a route that another program wrote into the kernel's table.
+    Inherited {
+        /// The interface, when it is one.
+        interface: Option<IfName>,
+        /// The gateway, when it is one.
+        #[serde(default)]
+        gateway: Option<IpAddr>,
+    },
 }
 
 impl StaticWay {
+    /// The interface and the gateway, as far as they are known without the kernel's routes.
+    pub(crate) fn told(&self) -> (Option<&str>, Option<IpAddr>) {
+        let (interface, gateway) = match self {
+            Self::Interface(interface) => (Some(interface), None),
+            Self::Inherited { interface, gateway } => (interface.as_ref(), *gateway),
+            Self::Via(gateways) => {
+                let first = gateways.iter().min_by_key(|gateway| gateway.order());
+                let interface = first.and_then(|first| first.interface.as_ref());
+                (interface, first.map(|first| first.address))
+            }
+            _ => (None, None),
+        };
+        let gateway = gateway.filter(|address| !address.is_unspecified());
+        (interface.map(IfName::as_str), gateway)
+    }
+
     /// The addresses of the gateways, zoned, or the address that is looked up.
     pub(crate) fn hops(&self) -> impl Iterator<Item = IpAddr> {
         let (gateways, looked_up) = match self {
@@ -165,7 +217,7 @@ impl StaticWay {
             | Self::Unreachable
             | Self::Prohibit
             | Self::Interface(_)
-            | Self::Inherited(_) => (&[][..], None),
+            | Self::Inherited { .. } => (&[][..], None),
         };
         let addresses = gateways.iter().map(StaticGateway::hop);
         addresses.chain(looked_up)
@@ -193,6 +245,11 @@ pub struct StaticGateway {
 }
 
 impl StaticGateway {
+    /// The first of several gateways has the lowest.
+    pub(crate) const fn order(&self) -> (Reverse<u8>, IpAddr) {
+        (Reverse(self.extra_weight), self.address)
+    }
+
     /// The address, zoned. Where a link is named and the address is not link-local, any address on
     /// the link stands for it.
     pub(crate) fn hop(&self) -> IpAddr {
@@ -305,6 +362,13 @@ pub struct PeerConfig {
     /// range's own name.
     #[serde(default)]
     pub dynamic_name: Option<String>,
+    /// Of the routes of peers to a destination those of the highest number are used, whatever else
+    /// they have; normally 100.
+    #[serde(default = "PeerConfig::usual_preference")]
+    pub preference: u16,
+    /// The ends of a session after which none begins until somebody enables the peer.
+    #[serde(default)]
+    pub disable_after: DisableAfter,
     /// Limits of the prefixes that the peer announces, before import policy.
     #[serde(default)]
     pub prefix_limits: PrefixLimits,
@@ -335,6 +399,13 @@ pub struct PeerConfig {
 }
 
 impl PeerConfig {
+    /// BIRD's preference of routes of peers.
+    pub const PREFERENCE: u16 = 100;
+
+    const fn usual_preference() -> u16 {
+        Self::PREFERENCE
+    }
+
     /// The limits of what is counted.
     #[must_use]
     pub const fn limits(&self, counted: Counted) -> PrefixLimits {
@@ -376,6 +447,8 @@ impl PeerConfig {
             enforce_first_as: false,
             range: None,
             dynamic_name: None,
+            preference: Self::PREFERENCE,
+            disable_after: DisableAfter::default(),
             prefix_limits: PrefixLimits::default(),
             import_limits: PrefixLimits::default(),
             export_limits: PrefixLimits::default(),

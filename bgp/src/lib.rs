@@ -99,10 +99,11 @@ pub use bmp::{
     encode_bmp_route_monitoring, encode_bmp_statistics, encode_bmp_termination,
 };
 pub use config::{
-    AddPath, BfdOptions, BgpRole, CALICO_LOCAL_PREF, ConfigChange, Counted, GracefulRestart,
-    InterfacePattern, LimitAction, LimitPassed, Listen, NextHopMode, NextHopModes, Origination,
-    Originations, OwnNextHops, Password, PathCount, PeerChange, PeerConfig, PrefixLimit,
-    PrefixLimits, SpeakerConfig, StaticGateway, StaticWay, Station, compare_configs,
+    AddPath, BfdOptions, BgpRole, CALICO_LOCAL_PREF, ConfigChange, Counted, DisableAfter,
+    GracefulRestart, InterfacePattern, LimitAction, LimitPassed, Listen, NextHopMode, NextHopModes,
+    Origination, Originations, OwnNextHops, OwnProtocol, Password, PathCount, PeerChange,
+    PeerConfig, PrefixLimit, PrefixLimits, SpeakerConfig, StaticGateway, StaticWay, Station,
+    compare_configs,
 };
 pub use fsm::{
     ConnectFailure, ConnectionEnds, ConnectionId, DownReason, FsmInput, FsmOutput, Negotiated,

@@ -244,10 +244,83 @@ pub(crate) struct RouteView<'a> {
     pub source: RouteSource,
     /// The interface through which the route leaves, when it is a kernel route.
     pub interface: Option<&'a str>,
+    /// The gateway of the route, when it has one.
+    pub gateway: Option<IpAddr>,
+    /// Who brought the route.
+    pub sender: Sender<'a>,
     /// `krt_prefsrc`: the address that packets are sent from, on the way into a kernel's table.
     pub preferred_source: Option<IpAddr>,
     /// A filter has set MULTI_EXIT_DISC.
     pub med_is_set: bool,
+    /// The next hop that a filter has set.
+    pub told_next_hop: Option<IpAddr>,
+}
+
+impl<'a> RouteView<'a> {
+    /// A route of which nothing else is known.
+    pub(crate) fn new(
+        prefix: Prefix,
+        attrs: Cow<'a, PathAttrs>,
+        peer: PeerKind,
+        source: RouteSource,
+    ) -> Self {
+        Self {
+            prefix,
+            attrs,
+            peer,
+            source,
+            interface: None,
+            gateway: None,
+            sender: Sender::default(),
+            preferred_source: None,
+            med_is_set: false,
+            told_next_hop: None,
+        }
+    }
+
+    /// NEXT_HOP as filters see it.
+    pub(crate) fn bgp_next_hop(&self) -> Option<IpAddr> {
+        self.told_next_hop.or_else(|| self.attrs.bgp_next_hop())
+    }
+}
+
+/// Who brought a route: a peer, or a protocol of our own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sender<'a> {
+    /// The name of the peer or protocol.
+    pub name: &'a str,
+    /// The address of the peer; `None`: the route is ours.
+    pub address: Option<IpAddr>,
+    /// Of routes to one destination, BIRD uses that of the highest number.
+    pub preference: u16,
+}
+
+/// What filters ask of a route beyond its attributes: it is looked up for them alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asks {
+    /// Its interface or gateway.
+    pub way: bool,
+    /// Who brought it.
+    pub sender: bool,
+}
+
+impl Sender<'_> {
+    /// The first static protocol, without a name.
+    pub(crate) const STATIC: Self = Self {
+        name: "static1",
+        address: None,
+        preference: 200,
+    };
+}
+
+impl Asks {
+    /// What one of both asks.
+    pub(crate) const fn or(self, other: Self) -> Self {
+        Self {
+            way: self.way || other.way,
+            sender: self.sender || other.sender,
+        }
+    }
 }
 
 /// A verdict together with the term that gave it.
@@ -262,20 +335,32 @@ pub(crate) struct FilterDecision {
 }
 
 impl Filter {
-    /// True when some term asks for the interface of a route.
-    #[must_use]
-    pub(crate) fn asks_for_interface(&self) -> bool {
+    /// What it asks of a route beyond its attributes.
+    pub(crate) fn asks(&self) -> Asks {
         let mut conditions = self.terms.iter().flat_map(|term| &term.conditions);
-        let program = self.program.as_ref();
-        program.is_some_and(|program| program.asks_for_interface())
-            || conditions.any(|condition| matches!(condition, FilterCondition::Interface(_)))
+        let way = conditions.any(|condition| matches!(condition, FilterCondition::Interface(_)));
+        let program = self.program.as_ref().map(|program| program.asks());
+        program.unwrap_or_default().or(Asks { way, sender: false })
+    }
+
+    /// True when it asks for the way of a route or for who brought it, which are no attributes.
+    #[must_use]
+    pub fn asks_for_more(&self) -> bool {
+        self.asks() != Asks::default()
     }
 
     /// True when some step is about what only a table of the kernel has.
     #[must_use]
     pub fn is_for_the_kernel(&self) -> bool {
         let program = self.program.as_ref();
-        program.is_some_and(|program| program.is_for_the_kernel())
+        program.is_some_and(|program| program.names(Attribute::PreferredSource))
+    }
+
+    /// True when some step sets the next hop, which has a meaning on the way to a peer alone.
+    #[must_use]
+    pub fn sets_next_hop(&self) -> bool {
+        let program = self.program.as_ref();
+        program.is_some_and(|program| program.sets(Attribute::NextHop))
     }
 
     /// What the filter says of a route, and what it makes of it. `None`: it decides nothing.
@@ -287,15 +372,10 @@ impl Filter {
         source: RouteSource,
         peer: PeerKind,
     ) -> (Option<FilterVerdict>, PathAttrs) {
-        let mut route = RouteView {
-            prefix,
-            attrs: Cow::Owned(attrs),
-            peer,
-            source,
-            interface: None,
-            preferred_source: None,
-            med_is_set: false,
-        };
+        let mut route = RouteView::new(prefix, Cow::Owned(attrs), peer, source);
+        if source == RouteSource::Static {
+            route.sender = Sender::STATIC;
+        }
         let decided = self.run(&mut route);
         let verdict = decided.map(|decided| decided.verdict);
         (verdict, route.attrs.into_owned())
@@ -356,7 +436,7 @@ impl FilterCondition {
             Self::Community(community) => attrs.has_community(*community),
             Self::AsPathPrefix(asns) => attrs.as_path.starts_with(asns),
             Self::AsPath { asns, place } => place.holds(&attrs.as_path, asns),
-            Self::NextHop(prefix) => attrs.bgp_next_hop().is_some_and(|hop| prefix.contains(hop)),
+            Self::NextHop(prefix) => route.bgp_next_hop().is_some_and(|hop| prefix.contains(hop)),
             Self::PeerKind(kind) => route.peer == *kind,
             // What is announced of the kernel's table is no static route.
             Self::Source(source) => route.source == *source && !attrs.route_type.is_kernels(),

@@ -124,8 +124,10 @@ impl TableSettings {
 pub struct Foreign {
     /// The kernel's number for who wrote it.
     pub protocol: u8,
-    /// The interface that it leads to, when it is one.
+    /// The interface that it leads to; the first of several.
     pub interface: Option<IfName>,
+    /// The gateway on it, when it is none of the destination itself.
+    pub gateway: Option<IpAddr>,
 }
 
 /// By destination; of several routes to one, that of the lowest metric.
@@ -160,10 +162,11 @@ pub(crate) fn foreigners(tables: &Tables, actual: &Actual) -> Foreigners {
         let ActualTarget::Known(target) = &route.target else {
             continue;
         };
-        let interface = target.links().next().cloned();
+        let first = target.hops().first();
         let foreign = Foreign {
             protocol: route.protocol,
-            interface,
+            interface: first.map(|hop| hop.link.clone()),
+            gateway: first.and_then(|hop| hop.gateway),
         };
         let better = |(metric, _): &(u32, Foreign)| *metric <= route.metric;
         if !found.get(&route.prefix).is_some_and(better) {

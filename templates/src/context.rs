@@ -267,6 +267,12 @@ pub struct Peer {
     pub allow_own_as: Option<u8>,
     /// The peer's AS has to be the first of each path.
     pub enforce_first_as: bool,
+    /// How much its routes are preferred; null for the usual.
+    pub preference: Option<u16>,
+    /// No session after an error, until somebody enables the peer.
+    pub disable_after_error: bool,
+    /// The same after a Cease of the peer: `on`, or a list of BIRD's words.
+    pub disable_after_cease: Option<String>,
     /// The password, when there is one and it may be shown.
     pub password: Option<String>,
     /// There is one, and it may not be shown.
@@ -488,7 +494,7 @@ fn way(way: &StaticWay) -> String {
         }
         StaticWay::Recursive(looked_up) => format!("recursive {}", address(*looked_up)),
         // No file has such a route; its protocols say which there are.
-        StaticWay::Interface(_) | StaticWay::Inherited(_) => "unreachable".to_owned(),
+        StaticWay::Interface(_) | StaticWay::Inherited { .. } => "unreachable".to_owned(),
     }
 }
 

@@ -1,5 +1,8 @@
-//! The subset of BIRD's language that is read back: everything that is rendered, in any order, with
-//! BIRD's comments, plus what people write by hand in its place (`define`, `filter`, `import all`).
+//! BIRD 2's language, as far as a BGP speaker with a table of each family has a meaning for it:
+//! files that people write by hand, with constants, includes, functions and filters that are
+//! programs; and everything that is rendered, which comes back as the configuration that it was.
+//! What is not done is refused with its place and what to write instead; a line that changes
+//! nothing here is noted.
 //!
 //! Statements are told apart by their first word, so an error is reported where the text goes wrong
 //! and not where some alternative began. Parsing gives statements; the module `build` makes the
@@ -473,11 +476,8 @@ fn peer<'a>(
             value: Cow::Borrowed(value),
         },
         None => {
-            scope.unnamed_peers += 1;
-            Located {
-                at: skip(s),
-                value: Cow::Owned(format!("bgp{}", scope.unnamed_peers)),
-            }
+            let value = Cow::Owned(scope.unnamed("bgp"));
+            Located { at: skip(s), value }
         }
     };
     let (rest, template) = opt(preceded(token("from"), cut(lexer::symbol))).parse(s)?;
@@ -528,13 +528,14 @@ fn protocol<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
             if name.is_some_and(|name| name.value.starts_with(GATEWAYS)) {
                 return balanced_block.map(|()| Statement::Done).parse(rest);
             }
-            let (rest, routes) = routes(scope, rest)?;
+            let (rest, routes) = routes(scope, name, rest)?;
             Ok((rest, Statement::Routes(routes)))
         }
         "kernel" => {
             let at = skip(rest);
             let (after, ()) = balanced_block(rest)?;
-            let value = match kernel(scope, rest) {
+            let protocol = scope.own_protocol("kernel", name, [kernel::PREFERENCE; 2]);
+            let value = match kernel(scope, protocol, rest) {
                 Ok((_, statement)) => Ok(statement),
                 Err(Err::Error(fault) | Err::Failure(fault)) => Err(fault),
                 Err(Err::Incomplete(_)) => Err(ParseFault::new(at, "a kernel protocol")),
@@ -542,17 +543,23 @@ fn protocol<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Statement<'a>> {
             Ok((after, Statement::Kernel(Located { at, value })))
         }
         "device" => balanced_block.map(|()| Statement::Done).parse(rest),
-        _ => connected(scope, skip(s), rest),
+        _ => connected(scope, skip(s), name, rest),
     }
 }
 
 /// `protocol direct`. In a rendered text its routes only resolve next hops, and the filters of that
 /// text keep them in.
-fn connected<'a>(scope: &mut Scope<'a>, at: &'a str, s: &'a str) -> Res<'a, Statement<'a>> {
+fn connected<'a>(
+    scope: &mut Scope<'a>,
+    at: &'a str,
+    name: Option<Located<'a, &'a str>>,
+    s: &'a str,
+) -> Res<'a, Statement<'a>> {
     if scope.find(LOCAL_AS).is_some() {
         return balanced_block.map(|()| Statement::Done).parse(s);
     }
-    let (rest, protocol) = direct(scope, at, s)?;
+    let protocol = scope.own_protocol("direct", name, [direct::PREFERENCE; 2]);
+    let (rest, protocol) = direct(scope, at, protocol, s)?;
     Ok((rest, protocol.map_or(Statement::Done, Statement::Direct)))
 }
 

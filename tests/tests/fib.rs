@@ -18,6 +18,8 @@ mod origin;
 mod over_nodes;
 #[path = "fib/policy.rs"]
 mod policy;
+#[path = "fib/sender.rs"]
+mod sender;
 #[path = "fib/site.rs"]
 mod site;
 #[path = "fib/statics.rs"]

@@ -187,6 +187,8 @@ fn peer_change(
         enforce_first_as,
         range,
         dynamic_name,
+        preference,
+        disable_after,
         prefix_limits,
         import_limits,
         export_limits,
@@ -231,11 +233,13 @@ fn peer_change(
             || *import_limits != old.import_limits
             || *export_limits != old.export_limits
             || *bfd != old.bfd
+            || *disable_after != old.disable_after
             || *dynamic_name != old.dynamic_name
             || *kind != old.kind,
         import: *import != old.import
             || *allow_own_as != old.allow_own_as
             || *enforce_first_as != old.enforce_first_as
+            || *preference != old.preference
             || *import_limits != old.import_limits
             || *require_policy != old.require_policy
             || uses_changed(import),
@@ -332,7 +336,7 @@ mod tests {
     #[test]
     fn each_field_of_a_peer_touches_that_peer_only_and_only_so_much() {
         type Change = fn(&mut PeerConfig);
-        let table: [(Change, PeerChange); 34] = [
+        let table: [(Change, PeerChange); 36] = [
             (|p| p.address = [10, 0, 0, 9].into(), REPLACED),
             (|p| p.port = 1179, RESET),
             (|p| p.remote_as = Asn(1), REPLACED),
@@ -358,6 +362,8 @@ mod tests {
             (|p| p.kind = "node".into(), SESSION),
             (|p| p.import.clear(), IMPORT),
             (|p| p.allow_own_as = 1, IMPORT),
+            (|p| p.preference = 120, IMPORT),
+            (|p| p.disable_after.error = true, SESSION),
             (|p| p.enforce_first_as = true, IMPORT),
             (|p| p.export.clear(), EXPORT),
             (|p| p.next_hop.ipv6 = NextHopMode::Own, EXPORT),

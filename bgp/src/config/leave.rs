@@ -130,18 +130,12 @@ mod tests {
 
     /// LOCAL_PREF and communities of what goes out, `None` when nothing does.
     fn exported(config: &SpeakerConfig, n: u8) -> Option<(Option<u32>, Vec<Community>)> {
-        let mut view = RouteView {
-            prefix: prefix(n),
-            attrs: Cow::Owned(PathAttrs {
-                local_pref: Some(100),
-                ..PathAttrs::default()
-            }),
-            peer: PeerKind::Internal,
-            source: RouteSource::Static,
-            interface: None,
-            preferred_source: None,
-            med_is_set: false,
-        };
+        let attrs = Cow::Owned(PathAttrs {
+            local_pref: Some(100),
+            ..PathAttrs::default()
+        });
+        let (kind, source) = (PeerKind::Internal, RouteSource::Static);
+        let mut view = RouteView::new(prefix(n), attrs, kind, source);
         let peer = &config.peers[&PeerName::from("p")];
         let decided = peer
             .export

@@ -7,6 +7,46 @@ use std::time::Duration;
 use caracal_model::Family;
 use serde::{Deserialize, Serialize};
 
+/// The ends of a session after which none begins until somebody enables the peer, as in BIRD.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DisableAfter {
+    /// A NOTIFICATION of either side that is no Cease, or what BFD says.
+    pub error: bool,
+    /// The subcodes of the peer's Cease, each a bit: 1 for 0, 2 for 1, and so on.
+    pub cease: u16,
+}
+
+impl DisableAfter {
+    /// BIRD's words for the subcodes of Cease, from 0.
+    pub const CEASES: [&str; 9] = [
+        "cease",
+        "prefix limit hit",
+        "administrative shutdown",
+        "peer deconfigured",
+        "administrative reset",
+        "connection rejected",
+        "configuration change",
+        "connection collision",
+        "out of resources",
+    ];
+    /// All subcodes.
+    pub const ANY_CEASE: u16 = u16::MAX;
+
+    /// The subcodes in BIRD's words; `None`: there are none.
+    #[must_use]
+    pub fn cease_words(&self) -> Option<String> {
+        let named = Self::CEASES.iter().enumerate();
+        let named = named.filter(|(bit, _)| self.cease >> bit & 1 == 1);
+        let words: Vec<&str> = named.map(|(_, words)| *words).collect();
+        match self.cease {
+            Self::ANY_CEASE => Some("on".to_owned()),
+            _ if words.is_empty() => None,
+            _ => Some(format!("{{ {} }}", words.join(", "))),
+        }
+    }
+}
+
 /// Limit of the prefixes of a family of a session (RFC 4486 §4). [`Counted`] says which ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PrefixLimit {

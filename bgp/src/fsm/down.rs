@@ -186,6 +186,39 @@ impl DownReason {
         }
     }
 
+    /// True when such an end leaves the peer disabled. What a limit says is its own action.
+    #[cfg(any(feature = "speaker", test))]
+    pub(crate) fn disables(&self, after: crate::config::DisableAfter) -> bool {
+        match self {
+            Self::Notified(notification) => match notification.code {
+                NotificationCode::Cease(subcode) => {
+                    let bit = 1u16.checked_shl(subcode.octet().into()).unwrap_or_default();
+                    after.cease & bit != 0
+                }
+                _ => after.error,
+            },
+            Self::PeerAs { .. }
+            | Self::RouterIdConflict(_)
+            | Self::NoCommonFamily { .. }
+            | Self::RoleMismatch { .. }
+            | Self::HoldTimerExpired(_)
+            | Self::NoOpen(_)
+            | Self::SendHoldTimerExpired
+            | Self::Malformed(_)
+            | Self::Unexpected { .. }
+            | Self::Bfd { .. } => after.error,
+            Self::Flapping { last, .. } => last.disables(after),
+            Self::ConnectFailed(_)
+            | Self::ConnectTimeout(_)
+            | Self::Collision(_)
+            | Self::Closed(_)
+            | Self::Replaced
+            | Self::PrefixLimit { .. }
+            | Self::Stopped(_)
+            | Self::Restarting => false,
+        }
+    }
+
     /// True when the peer has refused our OPEN for something in its optional parameters (RFC 5492
     /// §3).
     pub(super) fn refuses_parameters(&self) -> bool {
@@ -336,5 +369,49 @@ fn role_mismatch(ours: BgpRole, named: &[u8], f: &mut fmt::Formatter<'_>) -> fmt
             "peer is a {}, and must be a {wanted}: we are its {ours} (local role)",
             words.join(" and a ")
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::DisableAfter;
+    use crate::wire::notification::CeaseSubcode;
+
+    #[test]
+    fn an_error_and_a_cease_disable_a_peer_where_the_file_says_so() {
+        let cease = |subcode| DownReason::Notified(Notification::cease(subcode));
+        let hold = DownReason::HoldTimerExpired(Duration::from_secs(9));
+        let shutdown = cease(CeaseSubcode::AdministrativeShutdown);
+        let reset = cease(CeaseSubcode::AdministrativeReset);
+        let expired = NotificationCode::from_octets(4, 0);
+        let told = DownReason::Notified(Notification::new(expired));
+        let flapping = DownReason::Flapping {
+            last: Box::new(hold.clone()),
+            times: 4,
+            within: Duration::from_secs(1),
+            wait: Duration::from_secs(1),
+        };
+        let closed = DownReason::Closed(None);
+        let never = DisableAfter::default();
+        let error = DisableAfter {
+            error: true,
+            ..never
+        };
+        let after = |cease| DisableAfter { cease, ..never };
+        for (reason, after, wanted) in [
+            (&hold, never, false),
+            (&hold, error, true),
+            (&told, error, true),
+            (&flapping, error, true),
+            (&closed, error, false),
+            (&shutdown, error, false),
+            (&shutdown, after(1 << 2), true),
+            (&reset, after(1 << 2), false),
+            (&reset, after(DisableAfter::ANY_CEASE), true),
+            (&told, after(DisableAfter::ANY_CEASE), false),
+        ] {
+            assert_eq!(reason.disables(after), wanted, "{reason} {after:?}");
+        }
     }
 }

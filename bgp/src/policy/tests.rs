@@ -28,14 +28,10 @@ fn extended(text: &str) -> AnyCommunity {
 }
 
 fn view(attrs: &PathAttrs) -> RouteView<'_> {
+    let (prefix, attrs) = (p("10.244.1.0/26"), Cow::Borrowed(attrs));
     RouteView {
-        prefix: p("10.244.1.0/26"),
-        attrs: Cow::Borrowed(attrs),
-        peer: PeerKind::Internal,
-        source: RouteSource::Bgp,
         interface: Some("cali0123456789a"),
-        preferred_source: None,
-        med_is_set: false,
+        ..RouteView::new(prefix, attrs, PeerKind::Internal, RouteSource::Bgp)
     }
 }
 

@@ -24,6 +24,8 @@ pub(super) struct Candidate {
     pub long_lived_stale: bool,
     /// The route is originated by this speaker.
     pub local: bool,
+    /// How much routes of the peer are preferred; of our own, `local` says it.
+    pub preference: u16,
     /// LOCAL_PREF, or the default.
     pub local_pref: u32,
     /// Length of the AS path; a set counts 1.
@@ -60,6 +62,8 @@ pub enum BestPathReason {
     LongLivedStale,
     /// Routes that we originate beat learned ones.
     LocalOrigin,
+    /// Highest preference of the peer.
+    Preference,
     /// Highest LOCAL_PREF (RFC 4271 §9.1.1).
     LocalPref,
     /// Shortest AS_PATH (§9.1.2.2 a).
@@ -89,6 +93,7 @@ impl fmt::Display for BestPathReason {
             Self::Carrier => "an interface with carrier",
             Self::LongLivedStale => "no LLGR_STALE",
             Self::LocalOrigin => "own route before learned ones",
+            Self::Preference => "higher preference of the peer",
             Self::LocalPref => "higher LOCAL_PREF",
             Self::AsPathLength => "shorter AS_PATH",
             Self::Origin => "lower ORIGIN",
@@ -109,7 +114,8 @@ impl Candidate {
     pub(super) fn rank(&self) -> impl Ord + use<> {
         (
             (self.no_carrier, self.long_lived_stale, !self.local),
-            (u32::MAX - self.local_pref, self.as_path_len, self.origin),
+            (u16::MAX - self.preference, u32::MAX - self.local_pref),
+            (self.as_path_len, self.origin),
             (self.med, !self.external, self.metric, self.router_id),
             (self.cluster_list_len, self.address, self.path_id),
         )
@@ -151,6 +157,13 @@ impl Decision {
             p.long_lived_stale
         });
         self.keep_lowest(paths, &mut last, BestPathReason::LocalOrigin, |p| !p.local);
+        // Nearly always all peers are alike.
+        let first = paths.first().map(|path| path.preference);
+        if paths.iter().any(|path| Some(path.preference) != first) {
+            self.keep_lowest(paths, &mut last, BestPathReason::Preference, |p| {
+                u16::MAX - p.preference
+            });
+        }
         self.keep_lowest(paths, &mut last, BestPathReason::LocalPref, |p| {
             u32::MAX - p.local_pref
         });

@@ -83,12 +83,13 @@ impl Rib {
         updates: &mut [(ExportCache, Vec<GroupRoute>)],
     ) {
         let dest = self.table.get(id);
+        let own = &self.config.originate;
         let (all, best);
         let paths = if add_path {
-            all = in_order(dest, &self.peers, &self.next_hops);
+            all = in_order(dest, &self.peers, &self.next_hops, own);
             &all[..]
         } else {
-            best = export_route(dest, &self.peers, &self.next_hops);
+            best = export_route(dest, &self.peers, &self.next_hops, own);
             best.as_slice()
         };
         for (group, (cache, routes)) in self.groups.iter_mut().zip(updates) {

@@ -11,7 +11,7 @@ use super::next_hops::{Moved, NextHopChange, NextHopTable, Node};
 use super::peers::Peers;
 use super::select::unresolved_candidate;
 use super::table::{Dest, Path, Table};
-use super::{Changes, PeerId, PeerState, Rib};
+use super::{Changes, PeerId, Rib};
 
 /// Rounds of a call that follows its own changes; the rest is left for [`Rib::work`].
 const ROUNDS: usize = 4;
@@ -70,11 +70,11 @@ impl Rib {
         }
     }
 
-    /// Runs policy again where it asks for the interface of a route.
+    /// Runs policy again where it asks for the interface or the gateway of a route.
     fn interfaces_moved(&mut self) {
         let asks = |id: &PeerId| {
             let peer = self.peers.get(*id);
-            peer.is_some_and(PeerState::import_asks_for_interface)
+            peer.is_some_and(|peer| peer.import_asks().way)
         };
         let again: BTreeSet<PeerId> = self.peers.ids().into_iter().filter(asks).collect();
         self.import_again(again);

@@ -29,7 +29,7 @@ impl FibExportFilter {
             return true;
         };
         let attrs = attributes(route);
-        let mut view = own(prefix, Cow::Borrowed(&attrs), None);
+        let mut view = own(prefix, Cow::Borrowed(&attrs), route);
         passes(filter, &mut view)
     }
 }
@@ -45,15 +45,13 @@ fn passes(filter: &Filter, view: &mut RouteView<'_>) -> bool {
     decided.is_none_or(|decided| decided.verdict == FilterVerdict::Accept)
 }
 
-fn own<'a>(prefix: Prefix, attrs: Cow<'a, PathAttrs>, interface: Option<&'a str>) -> RouteView<'a> {
+fn own<'a>(prefix: Prefix, attrs: Cow<'a, PathAttrs>, route: &'a Origination) -> RouteView<'a> {
+    let (interface, gateway) = route.way.told();
     RouteView {
-        prefix,
-        attrs,
-        peer: PeerKind::Internal,
-        source: RouteSource::Static,
         interface,
-        preferred_source: None,
-        med_is_set: false,
+        gateway,
+        sender: route.sender(),
+        ..RouteView::new(prefix, attrs, PeerKind::Internal, RouteSource::Static)
     }
 }
 
@@ -75,7 +73,7 @@ pub(super) fn attributes(route: &Origination) -> PathAttrs {
         },
         StaticWay::Recursive(address) => (RouteType::Recursive, Some(*address)),
         StaticWay::Interface(_) => (RouteType::Interface, None),
-        StaticWay::Inherited(_) => (RouteType::Inherited, None),
+        StaticWay::Inherited { .. } => (RouteType::Inherited, None),
     };
     let mut attrs = PathAttrs {
         next_hop,
@@ -103,26 +101,24 @@ pub fn admitted(
     let Some(filter) = filter else {
         return Some(route);
     };
-    let interface = match &route.way {
-        StaticWay::Interface(name) | StaticWay::Inherited(Some(name)) => Some(name.as_str()),
-        _ => None,
-    };
-    let mut view = own(prefix, Cow::Owned(attributes(&route)), interface);
+    let mut view = own(prefix, Cow::Owned(attributes(&route)), &route);
     if !passes(filter, &mut view) {
         return None;
     }
+    let next_hop = view.told_next_hop.or(route.next_hop);
     let attrs = view.attrs.into_owned();
     let mut communities = communities(&attrs);
     communities.sort_unstable();
     let ases = attrs.as_path.segments().flat_map(|(_, asns)| asns);
     Some(Origination {
-        next_hop: route.next_hop,
+        next_hop,
         local_pref: attrs.local_pref,
         med: attrs.med,
         origin: attrs.origin,
         as_path: ases.copied().collect(),
         communities,
         way: route.way,
+        protocol: route.protocol,
     })
 }
 
@@ -143,12 +139,23 @@ impl Rib {
         let Some((best, attrs)) = best.and_then(|best| Some((best, best.accepted()?))) else {
             return Some(route);
         };
-        let next_hop = attrs.way();
-        let interface = next_hop.and_then(|hop| self.next_hops.interface(&hop));
-        let mut view = own(*prefix, Cow::Borrowed(attrs), interface);
-        if let Some(peer) = self.peers.get(best.peer) {
-            (view.peer, view.source) = (peer.kind(), RouteSource::Bgp);
-        }
+        let attrs = Cow::Borrowed(&**attrs);
+        let internal = PeerKind::Internal;
+        let mut view = RouteView::new(*prefix, attrs, internal, RouteSource::Static);
+        let way = match self.peers.get(best.peer) {
+            Some(peer) => {
+                (view.peer, view.source) = (peer.kind(), RouteSource::Bgp);
+                view.sender = peer.sender();
+                let way = view.attrs.way();
+                way.map(|next_hop| self.next_hops.way(&next_hop))
+            }
+            None => {
+                let route = self.config.originate.get(prefix);
+                view.sender = route.map(Origination::sender).unwrap_or_default();
+                Some(self.next_hops.own_way(prefix))
+            }
+        };
+        (view.interface, view.gateway) = way.unwrap_or_default();
         passes(filter, &mut view).then_some(LearnedRoute {
             preferred_source: view.preferred_source,
             ..route
@@ -215,7 +222,10 @@ mod tests {
             term(vec![], vec![], FilterVerdict::Reject),
         ]);
         let prefix: Prefix = "10.0.0.0/8".parse().unwrap();
-        let by = |interface: &str| StaticWay::Inherited(Some(interface.into()));
+        let by = |interface: &str| StaticWay::Inherited {
+            interface: (!interface.is_empty()).then(|| interface.into()),
+            gateway: None,
+        };
         let route = admitted(Some(&filter), prefix, by("eth0").into()).unwrap();
         assert_eq!((route.med, route.local_pref), (Some(7), Some(50)));
         assert_eq!(
@@ -223,7 +233,7 @@ mod tests {
             ["9:9".parse().unwrap(), extended],
             "sorted"
         );
-        let refused = [by("wg0"), StaticWay::Inherited(None)];
+        let refused = [by("wg0"), by("")];
         for way in refused {
             assert_eq!(admitted(Some(&filter), prefix, way.into()), None);
         }

@@ -16,7 +16,9 @@ use super::intern::Interner;
 use super::next_hops::NextHopTable;
 use crate::attrs::PathAttrs;
 use crate::config::BgpRole;
-use crate::policy::{Filter, FilterDecision, FilterVerdict, PeerKind, RouteSource, RouteView};
+use crate::policy::{
+    Filter, FilterDecision, FilterVerdict, PeerKind, RouteSource, RouteView, Sender,
+};
 use crate::types::{Asn, ClusterId, Community, RouterId};
 
 /// Why a received route is not used.
@@ -148,6 +150,8 @@ pub(super) struct ImportRules<'a> {
     pub(super) clusters: &'a BTreeSet<ClusterId>,
     /// Our end of the session, while there is one, and what we tell the peer as our next hops.
     pub(super) own_addresses: [Option<IpAddr>; 3],
+    /// The peer as filters see it.
+    pub(super) sender: Sender<'a>,
     pub(super) filters: &'a [Arc<NamedFilter>],
     /// Resolved next hops.
     pub(super) next_hops: &'a NextHopTable,
@@ -243,17 +247,14 @@ impl ImportRules<'_> {
     }
 
     pub(super) fn view<'v>(&'v self, prefix: Prefix, attrs: &'v PathAttrs) -> RouteView<'v> {
-        let next_hop = attrs.way();
-        let interface = next_hop.and_then(|next_hop| self.next_hops.interface(&next_hop));
+        let way = attrs.way().map(|next_hop| self.next_hops.way(&next_hop));
+        let (interface, gateway) = way.unwrap_or_default();
         let attrs = Cow::Borrowed(attrs);
         RouteView {
-            prefix,
-            attrs,
-            peer: self.kind,
-            source: RouteSource::Bgp,
             interface,
-            preferred_source: None,
-            med_is_set: false,
+            gateway,
+            sender: self.sender,
+            ..RouteView::new(prefix, attrs, self.kind, RouteSource::Bgp)
         }
     }
 
@@ -327,6 +328,7 @@ mod tests {
             router_id: RouterId([10, 0, 0, 1].into()),
             clusters,
             own_addresses: [Some([10, 0, 0, 1].into()), None, None],
+            sender: Sender::default(),
             filters: &[],
             next_hops,
         }
@@ -508,15 +510,9 @@ mod tests {
         let reject = Some(FilterVerdict::Reject);
         let filters = [filter("a", None), filter("b", reject), filter("c", reject)];
         let attrs = attrs();
-        let mut route = RouteView {
-            prefix: Prefix::v4([10, 9, 0, 0].into(), 24),
-            attrs: Cow::Borrowed(&attrs),
-            peer: PeerKind::Internal,
-            source: RouteSource::Bgp,
-            interface: None,
-            preferred_source: None,
-            med_is_set: false,
-        };
+        let prefix = Prefix::v4([10, 9, 0, 0].into(), 24);
+        let (attrs, kind) = (Cow::Borrowed(&attrs), PeerKind::Internal);
+        let mut route = RouteView::new(prefix, attrs, kind, RouteSource::Bgp);
         let (verdict, by) = run_filters(&filters, &mut route);
         let (name, decision) = by.expect("b decides");
         assert_eq!(

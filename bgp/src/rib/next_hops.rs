@@ -327,11 +327,17 @@ impl NextHopTable {
         found.map_or_else(Arc::default, |found| Arc::clone(&found.gateways))
     }
 
-    /// The interface by which a next hop is reached.
-    pub(super) fn interface(&self, next_hop: &IpAddr) -> Option<&str> {
-        let entry = self.entries.get(next_hop)?;
-        let interface = entry.now.resolved.as_ref()?.interface.as_ref();
-        interface.map(|name| name.as_str())
+    /// The interface by which a next hop is reached, and the gateway on it.
+    pub(super) fn way(&self, next_hop: &IpAddr) -> (Option<&str>, Option<IpAddr>) {
+        let entry = self.entries.get(next_hop);
+        let Some(resolved) = entry.and_then(|entry| entry.now.resolved.as_ref()) else {
+            return (None, None);
+        };
+        let gateway = resolved.gateway.unwrap_or_else(|| plain(*next_hop));
+        (
+            resolved.interface.as_ref().map(IfName::as_str),
+            Some(gateway),
+        )
     }
 
     /// True when some next hop lies in a prefix.

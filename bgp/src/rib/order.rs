@@ -9,6 +9,7 @@ use super::peer_id::PeerId;
 use super::peers::Peers;
 use super::select::candidate;
 use super::table::{Dest, Path};
+use crate::config::Originations;
 
 /// Paths of a destination up to which they are put in order by repeated runs of the decision
 /// process.
@@ -17,18 +18,20 @@ const DECIDED: usize = 128;
 /// The best path of a destination with its source, for export.
 pub(super) fn export_route<'a>(
     dest: &'a Dest,
-    peers: &Peers,
+    peers: &'a Peers,
     next_hops: &'a NextHopTable,
+    own: &'a Originations,
 ) -> Option<ExportRoute<'a>> {
-    export_path(dest.prefix, dest.best()?, peers, next_hops)
+    export_path(dest.prefix, dest.best()?, peers, next_hops, own)
 }
 
 /// A path with its source, for export.
 pub(super) fn export_path<'a>(
     prefix: Prefix,
     path: &'a Path,
-    peers: &Peers,
+    peers: &'a Peers,
     next_hops: &'a NextHopTable,
+    own: &'a Originations,
 ) -> Option<ExportRoute<'a>> {
     let source = match path.peer {
         PeerId::LOCAL => PathSource::Local,
@@ -40,7 +43,9 @@ pub(super) fn export_path<'a>(
         peer: peers.paths.owner(path.peer),
         handle: path.peer,
         source,
+        peers,
         next_hops,
+        own,
     })
 }
 
@@ -48,8 +53,9 @@ pub(super) fn export_path<'a>(
 /// without the winner.
 pub(super) fn in_order<'a>(
     dest: &'a Dest,
-    peers: &Peers,
+    peers: &'a Peers,
     next_hops: &'a NextHopTable,
+    own: &'a Originations,
 ) -> Vec<ExportRoute<'a>> {
     let mut left: Vec<_> = dest
         .paths()
@@ -69,7 +75,8 @@ pub(super) fn in_order<'a>(
         let best = decision.best.map(|(best, _)| left.swap_remove(best));
         left.sort_by_key(|(candidate, _)| candidate.rank());
         let paths = best.into_iter().chain(left).map(|(_, path)| path);
-        ordered.extend(paths.filter_map(|path| export_path(dest.prefix, path, peers, next_hops)));
+        ordered
+            .extend(paths.filter_map(|path| export_path(dest.prefix, path, peers, next_hops, own)));
         return ordered;
     }
     while !left.is_empty() {
@@ -82,7 +89,7 @@ pub(super) fn in_order<'a>(
             break;
         };
         let (_, path) = left.swap_remove(best);
-        ordered.extend(export_path(dest.prefix, path, peers, next_hops));
+        ordered.extend(export_path(dest.prefix, path, peers, next_hops, own));
     }
     ordered
 }

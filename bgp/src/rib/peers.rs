@@ -10,7 +10,7 @@ use caracal_model::{Family, Prefix};
 
 use super::families::slot;
 use super::import::{ImportRules, NamedFilter};
-use super::next_hops::NextHopTable;
+use super::next_hops::{NextHopTable, plain};
 use super::out::{GroupKey, Member, PathSource, SentLimit};
 use super::path_handles::PathHandles;
 use super::peer_id::PeerId;
@@ -18,7 +18,7 @@ use super::session::SessionInfo;
 use super::table::Staleness;
 use crate::attrs::PathAttrs;
 use crate::config::{BgpRole, PeerConfig, SpeakerConfig};
-use crate::policy::{Filter, FilterTerm, FilterVerdict, PeerKind};
+use crate::policy::{Asks, Filter, FilterTerm, FilterVerdict, PeerKind, Sender};
 use crate::types::{Asn, ClusterId, PeerName, RouterId};
 use crate::wire::format::MessageFormat;
 use crate::wire::update::{EncodeError, encode_announce};
@@ -61,10 +61,9 @@ fn resolve(names: &[String], filters: &Filters) -> Vec<Arc<NamedFilter>> {
         .collect()
 }
 
-fn asks_for_interface(filters: &[Arc<NamedFilter>]) -> bool {
-    filters
-        .iter()
-        .any(|named| named.filter.asks_for_interface())
+fn asks(filters: &[Arc<NamedFilter>]) -> Asks {
+    let asks = filters.iter().map(|named| named.filter.asks());
+    asks.fold(Asks::default(), Asks::or)
 }
 
 #[derive(Debug)]
@@ -173,6 +172,7 @@ impl PeerState {
             || own_as != self.own_as
             || config.allow_own_as != self.config.allow_own_as
             || config.enforce_first_as != self.config.enforce_first_as
+            || config.preference != self.config.preference
             || config.import_limits != self.config.import_limits
             || config.remote_as != self.config.remote_as;
         self.import = import;
@@ -301,14 +301,24 @@ impl PeerState {
                     session.own_next_hop(own, Family::Ipv6),
                 ]
             }),
+            sender: self.sender(),
             filters: &self.import,
             next_hops,
         }
     }
 
-    /// Import policy depends on the interface by which a next hop is reached.
-    pub(super) fn import_asks_for_interface(&self) -> bool {
-        asks_for_interface(&self.import)
+    /// What import policy asks of a route beyond its attributes.
+    pub(super) fn import_asks(&self) -> Asks {
+        asks(&self.import)
+    }
+
+    /// The peer as filters see it.
+    pub(super) fn sender(&self) -> Sender<'_> {
+        Sender {
+            name: self.name.as_str(),
+            address: Some(plain(self.config.address)),
+            preference: self.config.preference,
+        }
     }
 
     /// The export rules; `None` while there is no session.
@@ -342,7 +352,7 @@ impl PeerState {
                 limits: self.config.export_limits,
             }),
             filters: self.export.clone(),
-            asks_for_interface: asks_for_interface(&self.export),
+            asks: asks(&self.export),
         })
     }
 

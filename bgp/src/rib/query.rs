@@ -138,7 +138,8 @@ impl Rib {
     /// Whether the best path goes to a peer. `None`: no session, or no best path.
     fn advertisement(&self, id: DestId, dest: &Dest, peer: PeerId) -> Option<Advertisement> {
         let (group, member) = self.membership(peer)?;
-        let route = export_route(dest, &self.peers, &self.next_hops)?;
+        let own = &self.config.originate;
+        let route = export_route(dest, &self.peers, &self.next_hops, own)?;
         if let Some((_, attrs)) = group.advertised(id, member).next() {
             let state = self.peers.get(peer)?;
             return Some(match state.has_room_for(&dest.prefix, attrs) {

@@ -15,11 +15,22 @@ use crate::config::{self, ConfigChange, SpeakerConfig};
 use crate::types::PeerName;
 
 impl Rib {
-    /// Gives a peer another name; nothing else changes. The new name is not taken.
+    /// Gives a peer another name; nothing else changes, but what filters say that ask for it, which
+    /// is work to be done. The new name is not taken.
     pub fn rename_peer(&mut self, old: &PeerName, new: &PeerName) {
         self.peers.rename(old, new);
         if let Some(peer) = self.config.peers.remove(old) {
             self.config.peers.insert(new.clone(), peer);
+        }
+        let asks = |id: &PeerId| {
+            let peer = self.peers.get(*id);
+            peer.is_some_and(|peer| peer.import_asks().sender)
+        };
+        let again = self.peers.id(new).filter(asks);
+        self.import_again(again.into_iter().collect());
+        let mut groups = self.groups.iter().flatten();
+        if groups.any(|group| group.key.asks.sender) {
+            self.queue(JobKind::TouchAll);
         }
     }
 
@@ -34,9 +45,12 @@ impl Rib {
                 self.peers.remove(id);
             }
         }
-        let client_of = |config: &SpeakerConfig, name| config.peers.get(name)?.client_of;
+        let weight = |config: &SpeakerConfig, name| {
+            let peer = config.peers.get(name)?;
+            Some((peer.client_of, peer.preference))
+        };
         let mut changed = change.peers.keys();
-        let roles = changed.any(|name| client_of(&self.config, name) != client_of(new, name));
+        let weights = changed.any(|name| weight(&self.config, name) != weight(new, name));
         let before = std::mem::replace(&mut self.config, new.clone());
         self.filters = peers::filters(new);
         let clusters = new
@@ -48,9 +62,9 @@ impl Rib {
         self.clusters = clusters;
         let import_again = self.configure_peers(now, &change, reflection);
         self.import_again(import_again);
-        if reflection || roles {
+        if reflection || weights {
             // The peer may be the source of routes whose export to others depends on whether it is
-            // a client.
+            // a client, or which are preferred now to those of others.
             self.queue(JobKind::TouchAll);
         }
         for (name, config) in new

@@ -58,6 +58,7 @@ pub(super) fn unresolved_candidate(
                 .binary_search(&Community::LLGR_STALE)
                 .is_ok(),
         local: true,
+        preference: 0,
         local_pref: attrs.local_pref.unwrap_or(DEFAULT_LOCAL_PREF),
         as_path_len: attrs.as_path.path_len(),
         origin: attrs.origin,
@@ -77,6 +78,7 @@ pub(super) fn unresolved_candidate(
     let session = peer.session.as_ref()?;
     let candidate = Candidate {
         local: false,
+        preference: peer.config.preference,
         external: peer.kind() == PeerKind::External,
         router_id: attrs.originator_id.unwrap_or(session.router_id).number(),
         address: peer.address(),

@@ -15,6 +15,7 @@ mod reconfigure;
 mod refresh;
 mod restart;
 mod screen;
+mod sender;
 mod sequences;
 mod slices;
 mod steps;

@@ -406,6 +406,7 @@ impl Core {
                 state,
                 reason,
                 refused,
+                disables,
                 ..
             } => {
                 debug!(peer = %name, %state, reason, "state");
@@ -414,7 +415,11 @@ impl Core {
                     peer.history.failed(reason);
                     peer.refused = refused;
                 }
+                let text = reason.clone().filter(|_| disables);
                 peer.reason = reason.or_else(|| peer.reason.take());
+                if let Some(text) = text {
+                    self.disable_peer(&name, text, false);
+                }
                 return;
             }
             // Dealt with above.

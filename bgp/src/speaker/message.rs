@@ -167,6 +167,8 @@ pub enum ToCore {
         reason: Option<String>,
         /// True when one of the two ends does not want the session, which is no silence.
         refused: bool,
+        /// True when the peer is to be disabled after that.
+        disables: bool,
     },
 }
 

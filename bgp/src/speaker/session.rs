@@ -326,8 +326,11 @@ impl SessionTask {
                     self.counters.down(reason);
                     debug!(%state, code = reason.code(), %reason, "state");
                 }
+                let after = self.settings.peer.disable_after;
                 let refused = reason.as_ref().is_some_and(DownReason::is_refusal);
-                self.send_state(state, reason.map(|reason| reason.to_string()), refused);
+                let disables = reason.as_ref().is_some_and(|reason| reason.disables(after));
+                let reason = reason.map(|reason| reason.to_string());
+                self.send_state(state, reason, [refused, disables]);
             }
             FsmOutput::Up(conn, up) => {
                 let outgoing = Outgoing::new(conn, up.negotiated.format);
@@ -388,11 +391,17 @@ impl SessionTask {
     }
 
     /// Sends a state. A queued state is replaced by the next one, so they do not pile up.
-    fn send_state(&mut self, state: SessionState, reason: Option<String>, refused: bool) {
+    fn send_state(
+        &mut self,
+        state: SessionState,
+        reason: Option<String>,
+        [refused, disables]: [bool; 2],
+    ) {
         if let Some(ToCore::State {
             state: waiting,
             reason: said,
             refused: said_refused,
+            disables: said_disables,
             ..
         }) = self.queue.back_mut()
         {
@@ -400,6 +409,7 @@ impl SessionTask {
             if reason.is_some() {
                 *said = reason;
                 *said_refused = refused;
+                *said_disables |= disables;
             }
             return;
         }
@@ -409,6 +419,7 @@ impl SessionTask {
             state,
             reason,
             refused,
+            disables,
         });
     }
 

@@ -197,8 +197,12 @@ impl Kernel {
                 let Some(import) = direct.import.get(&prefix.family()) else {
                     continue;
                 };
-                let way = StaticWay::Interface(interface);
-                if let Some(route) = admitted(import.as_ref(), prefix, way.into()) {
+                let route = Origination {
+                    way: StaticWay::Interface(interface),
+                    protocol: direct.protocol.clone(),
+                    ..Origination::default()
+                };
+                if let Some(route) = admitted(import.as_ref(), prefix, route) {
                     routes.insert(prefix, route);
                 }
             }
@@ -212,11 +216,15 @@ impl Kernel {
         let foreign = status.and_then(|status| status.foreign.clone());
         let announced = |(prefix, foreign): (&Prefix, &Foreign)| {
             let learn = self.wanted.get(&prefix.family())?.learn.as_ref()?;
-            let way = StaticWay::Inherited(foreign.interface.clone());
-            Some((
-                *prefix,
-                admitted(learn.import.as_ref(), *prefix, way.into())?,
-            ))
+            let route = Origination {
+                way: StaticWay::Inherited {
+                    interface: foreign.interface.clone(),
+                    gateway: foreign.gateway,
+                },
+                protocol: learn.protocol.clone(),
+                ..Origination::default()
+            };
+            Some((*prefix, admitted(learn.import.as_ref(), *prefix, route)?))
         };
         let foreign = foreign.as_deref().into_iter().flatten();
         foreign.filter_map(announced).collect()

@@ -10,7 +10,7 @@ use caracal_bgp::{
 use caracal_model::{Family, Prefix};
 
 use super::bfd::{BfdLines, BfdTimes};
-use super::kernel::{for_the_kernel, imported};
+use super::kernel::{imported, in_place};
 use super::language::LOCAL_AS;
 use super::lexer::{Located, Number, ParseFault};
 use super::neighbor::RemoteAs;
@@ -18,7 +18,7 @@ use super::options;
 use super::peer::{Call, PeerOption, Policy};
 use super::peer_options::{Channel, PeerOptions};
 use super::policy::{Function, Passes, nothing};
-use super::route::StaticRoutes;
+use super::route::{PREFERENCE, StaticRoutes};
 use super::{ChooseRouterId, PeerStatement, Statement};
 
 /// The filter of `import none` and `export none`.
@@ -422,6 +422,8 @@ impl<'a> Builder<'a> {
         };
         config.next_hop = first.next_hop.into();
         config.add_path = options::add_path(&first.paths);
+        let ours = self.preferences.values().copied();
+        config.preference = given.preference(ours.fold(PREFERENCE, u16::min))?;
         config.families.clear();
         let required = config.require_policy && !internal;
         // BIRD's default towards internal peers; external ones need the line.
@@ -450,9 +452,9 @@ impl<'a> Builder<'a> {
             config.families.push(channel.family);
             let name = |direction| format!("{} {direction} {}", peer.symbol.value, channel.family);
             let imported = channel.import.as_ref();
-            imports.push(self.policy(imported, internal, required, &name("import"))?);
+            imports.push(self.policy(imported, [internal, required, true], &name("import"))?);
             let exported = channel.export.as_ref().or(silent);
-            exports.push(self.policy(exported, internal, required, &name("export"))?);
+            exports.push(self.policy(exported, [internal, required, false], &name("export"))?);
         }
         config.import = self.of_families(&config.families, imports);
         config.export = self.of_families(&config.families, exports);
@@ -495,8 +497,7 @@ impl<'a> Builder<'a> {
     fn policy(
         &mut self,
         policy: Option<&Policy<'a>>,
-        internal: bool,
-        required: bool,
+        [internal, required, import]: [bool; 3],
         own_name: &str,
     ) -> Result<Vec<String>, ParseFault<'a>> {
         let passes = match policy {
@@ -509,8 +510,8 @@ impl<'a> Builder<'a> {
             Passes::Named(name) => {
                 let known = self.filter_names.get(name.value);
                 let filter = known.and_then(|known| self.filters.get(known));
-                if filter.is_some_and(Filter::is_for_the_kernel) {
-                    return Err(for_the_kernel(name.at));
+                if let Some(filter) = filter {
+                    in_place(filter, import, name.at)?;
                 }
                 return match known {
                     Some(name) => Ok(vec![name.clone()]),
@@ -523,10 +524,10 @@ impl<'a> Builder<'a> {
                 self.filters.insert(NOTHING.to_owned(), nothing());
                 return Ok(vec![NOTHING.to_owned()]);
             }
-            Passes::Filter(filter) if filter.value.is_for_the_kernel() => {
-                return Err(for_the_kernel(filter.at));
+            Passes::Filter(filter) => {
+                in_place(&filter.value, import, filter.at)?;
+                filter.value.clone()
             }
-            Passes::Filter(filter) => filter.value.clone(),
         };
         self.filters.insert(own_name.to_owned(), filter);
         Ok(vec![own_name.to_owned()])

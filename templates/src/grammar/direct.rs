@@ -1,8 +1,9 @@
 //! `protocol direct`: the subnets of this machine's interfaces as routes that can be announced.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use caracal_bgp::{Filter, InterfacePattern};
+use caracal_bgp::{Filter, InterfacePattern, OwnProtocol};
 use caracal_model::Family;
 use nom::combinator::{cut, opt};
 use nom::sequence::terminated;
@@ -15,6 +16,9 @@ use super::lexer::{Located, ParseFault, Res, block, family, one_of_words, skip, 
 use super::policy::Passes;
 use super::router_id;
 
+/// BIRD's preference of subnets of interfaces.
+pub(super) const PREFERENCE: u16 = 240;
+
 /// The interfaces of one protocol, and what of their subnets is a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Direct {
@@ -22,6 +26,8 @@ pub struct Direct {
     pub interfaces: Vec<InterfacePattern>,
     /// The families that there are, each with its filter; `None`: all of them.
     pub import: BTreeMap<Family, Option<Filter>>,
+    /// Its name; `None`: `direct1`.
+    pub protocol: Option<Arc<OwnProtocol>>,
 }
 
 /// A whole protocol, its filters not yet looked up.
@@ -29,6 +35,7 @@ pub struct Direct {
 pub(super) struct DirectProtocol<'a> {
     interfaces: Vec<InterfacePattern>,
     import: BTreeMap<Family, Passes<'a>>,
+    protocol: Option<Arc<OwnProtocol>>,
 }
 
 impl<'a> DirectProtocol<'a> {
@@ -43,8 +50,11 @@ impl<'a> DirectProtocol<'a> {
                 import.insert(family, imported(passes, filters)?);
             }
         }
-        let interfaces = self.interfaces;
-        Ok((!import.is_empty()).then_some(Direct { interfaces, import }))
+        Ok((!import.is_empty()).then_some(Direct {
+            interfaces: self.interfaces,
+            import,
+            protocol: self.protocol,
+        }))
     }
 }
 
@@ -60,6 +70,7 @@ enum DirectOption<'a> {
 pub(super) fn direct<'a>(
     scope: &mut Scope<'a>,
     at: &'a str,
+    protocol: Option<Arc<OwnProtocol>>,
     s: &'a str,
 ) -> Res<'a, Option<DirectProtocol<'a>>> {
     let (rest, options) = block(|s| option(scope, s))(s)?;
@@ -85,7 +96,12 @@ pub(super) fn direct<'a>(
         scope.note(at, "protocol direct", why);
         return Ok((rest, None));
     }
-    Ok((rest, Some(DirectProtocol { interfaces, import })))
+    let direct = DirectProtocol {
+        interfaces,
+        import,
+        protocol,
+    };
+    Ok((rest, Some(direct)))
 }
 
 fn option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, DirectOption<'a>> {

@@ -108,16 +108,6 @@ const OF_PEERS: &[Fixed] = &[
         "the host's name is not sent",
     ),
     fixed(
-        &["disable", "after", "error"],
-        Given::Off,
-        "a session that has ended is tried again, after a pause that grows",
-    ),
-    fixed(
-        &["disable", "after", "cease"],
-        Given::Off,
-        "a session that has ended is tried again, after a pause that grows",
-    ),
-    fixed(
         &["allow", "bgp_local_pref"],
         Given::Off,
         "LOCAL_PREF of external peers is never taken (RFC 4271 §5.1.5)",
@@ -163,11 +153,6 @@ const OF_PEERS: &[Fixed] = &[
 
 /// Options of a family of a peer.
 const OF_FAMILIES: &[Fixed] = &[
-    fixed(
-        &["preference"],
-        Given::Number(100),
-        "all peers are alike to the decision; LOCAL_PREF is what an import filter may set",
-    ),
     fixed(
         &["missing", "lladdr"],
         Given::Noted,
@@ -256,7 +241,7 @@ fn read<'a>(fixed: &Fixed, scope: &mut Scope<'a>, at: &'a str, s: &'a str) -> Re
 }
 
 /// A switch, which may be a number as well.
-fn on_or_off<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, bool> {
+pub(super) fn on_or_off<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, bool> {
     match skip(s).starts_with(|c: char| c.is_ascii_digit() || c == '(') {
         true => number::<u32>(scope, s).map(|(rest, value)| (rest, value != 0)),
         false => switch(s),

@@ -2,8 +2,9 @@
 //! come from. BIRD 2's words; one protocol for each family.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use caracal_bgp::Filter;
+use caracal_bgp::{Filter, OwnProtocol};
 use caracal_model::{Family, IfName};
 use nom::Parser;
 use nom::branch::alt;
@@ -21,6 +22,9 @@ use super::policy::{self, Passes, nothing};
 
 /// BIRD's number of next hops of `merge paths on` without a limit.
 const MERGE_LIMIT: u32 = 16;
+
+/// BIRD's preference of routes that the kernel's table has of others.
+pub(super) const PREFERENCE: u16 = 10;
 
 /// The kernel's table for routes of one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +54,8 @@ pub struct Learn {
     pub all: bool,
     /// Which of them; `None`: all.
     pub import: Option<Filter>,
+    /// The name of the protocol; `None`: `kernel1`.
+    pub protocol: Option<Arc<OwnProtocol>>,
 }
 
 impl Default for KernelTable {
@@ -128,16 +134,27 @@ pub(super) fn imported<'a>(
         Passes::All | Passes::Nothing => None,
     };
     let filter = of_passes(passes, filters)?;
-    match (&filter, at) {
-        (Some(filter), Some(at)) if filter.is_for_the_kernel() => Err(for_the_kernel(at)),
-        _ => Ok(filter),
+    if let (Some(filter), Some(at)) = (&filter, at) {
+        in_place(filter, true, at)?;
     }
+    Ok(filter)
 }
 
-/// A filter that sets what only a table of the kernel has, in another place.
-pub(super) fn for_the_kernel(at: &str) -> ParseFault<'_> {
-    let what = "a filter without \"krt_prefsrc\", which is for \"export\" of \"protocol kernel\"";
-    ParseFault::new(at, what)
+/// Refuses a filter with steps that are for another place than a channel of a peer, or than its
+/// `import`.
+pub(super) fn in_place<'a>(
+    filter: &Filter,
+    import: bool,
+    at: &'a str,
+) -> Result<(), ParseFault<'a>> {
+    let what = if filter.is_for_the_kernel() {
+        "a filter without \"krt_prefsrc\", which is for \"export\" of \"protocol kernel\""
+    } else if import && filter.sets_next_hop() {
+        "a filter without \"bgp_next_hop = …\", which is for \"export\" to a peer: packets go where the peer said"
+    } else {
+        return Ok(());
+    };
+    Err(ParseFault::new(at, what))
 }
 
 /// The filter of a direction; `None`: all passes.
@@ -160,7 +177,11 @@ pub(super) fn of_passes<'a>(
 }
 
 /// The block of a kernel protocol.
-pub(super) fn kernel<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, KernelStatement<'a>> {
+pub(super) fn kernel<'a>(
+    scope: &mut Scope<'a>,
+    protocol: Option<Arc<OwnProtocol>>,
+    s: &'a str,
+) -> Res<'a, KernelStatement<'a>> {
     let (rest, options) = block(|s| option(scope, s))(s)?;
     let mut table = KernelTable::default();
     let mut channel = None;
@@ -181,7 +202,11 @@ pub(super) fn kernel<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, KernelSta
             KernelOption::Persist(on) => table.persist = on,
             KernelOption::Protocol(number) => table.protocol = Some(number),
             KernelOption::Learn(learn) => {
-                table.learn = learn.map(|all| Learn { all, import: None });
+                table.learn = learn.map(|all| Learn {
+                    all,
+                    import: None,
+                    protocol: protocol.clone(),
+                });
             }
             KernelOption::Disabled(on) => disabled = on,
             KernelOption::Ignored => {}

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use caracal_bgp::{BgpRole, NextHopMode};
+use caracal_bgp::{BgpRole, DisableAfter, NextHopMode};
 use caracal_model::Family;
 use nom::branch::alt;
 use nom::combinator::{cut, opt};
@@ -58,6 +58,9 @@ pub(super) enum PeerOption<'a> {
     AllowOwnAs(u8),
     EnforceFirstAs(bool),
     Password(String),
+    DisableAfterError(bool),
+    /// Subcodes as bits.
+    DisableAfterCease(u16),
     Channel(Family, Vec<Located<'a, ChannelOption<'a>>>),
     Extra(Extra),
     /// It is so, or there is a note about it.
@@ -81,7 +84,7 @@ pub(super) struct Call<'a> {
 }
 
 pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
-    const WORDS: [&str; 27] = [
+    const WORDS: [&str; 28] = [
         "description",
         "interface",
         "disabled",
@@ -108,6 +111,7 @@ pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Peer
         "ipv6",
         "keepalive",
         "source",
+        "disable",
         "#:",
     ];
     let at = skip(s);
@@ -133,9 +137,47 @@ pub(super) fn peer_option<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Peer
             let (rest, address) = address(scope, rest)?;
             token(";").map(|_| PeerOption::Source(address)).parse(rest)
         }
+        "disable" => disable(scope, rest),
         "#:" => line(s),
         _ => terminated(|s| simple(scope, word, s), token(";")).parse(rest),
     }
+}
+
+/// Behind `disable`: `after error [SWITCH];`, `after cease [SWITCH | { WORDS, … }];`.
+fn disable<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, PeerOption<'a>> {
+    let (rest, _) = token("after")(s)?;
+    let (rest, word) = one_of_words(&["error", "cease"], rest)?;
+    let (rest, option) = if word == "error" {
+        let (rest, on) = fixed::on_or_off(scope, rest)?;
+        (rest, PeerOption::DisableAfterError(on))
+    } else if skip(rest).starts_with('{') {
+        let (mut rest, mut cease) = (rest, 0);
+        while let Ok((after, _)) = one_of_words(if cease == 0 { &["{"] } else { &[","] }, rest) {
+            let mut named = DisableAfter::CEASES.iter().enumerate();
+            let found = named.find_map(|(bit, words)| Some((bit, all_words(words, after)?)));
+            let Some((bit, behind)) = found else {
+                let what = format!("one of: {}", DisableAfter::CEASES.join(", "));
+                return Err(Err::Failure(ParseFault::new(skip(after), what)));
+            };
+            (rest, cease) = (behind, cease | 1 << bit);
+        }
+        let (rest, _) = token("}")(rest)?;
+        (rest, PeerOption::DisableAfterCease(cease))
+    } else {
+        let (rest, on) = fixed::on_or_off(scope, rest)?;
+        let cease = if on { DisableAfter::ANY_CEASE } else { 0 };
+        (rest, PeerOption::DisableAfterCease(cease))
+    };
+    token(";").map(|_| option.clone()).parse(rest)
+}
+
+/// The text behind some words.
+fn all_words<'a>(words: &str, s: &'a str) -> Option<&'a str> {
+    words.split(' ').try_fold(s, |rest, word| {
+        // Words are short and many: what is not one of them is no error yet.
+        let (rest, found) = symbol(rest).ok()?;
+        (found.value == word).then_some(rest)
+    })
 }
 
 /// Options of a few words, without their semicolon.
@@ -299,6 +341,7 @@ pub(super) enum ChannelOption<'a> {
     NextHop(NextHopMode),
     OwnNextHop(IpAddr),
     ExtendedNextHop(bool),
+    Preference(u16),
     /// `gateway direct`: next hops of routes are the peer itself or on the link with it.
     GatewayDirect,
     Paths(PathOption),
@@ -330,8 +373,18 @@ fn channel_option<'a>(
     family: Family,
     s: &'a str,
 ) -> Res<'a, ChannelOption<'a>> {
-    const WORDS: [&str; 10] = [
-        "import", "export", "next", "gateway", "extended", "add", "receive", "table", "rpki", "#:",
+    const WORDS: [&str; 11] = [
+        "import",
+        "export",
+        "next",
+        "gateway",
+        "extended",
+        "add",
+        "receive",
+        "table",
+        "rpki",
+        "preference",
+        "#:",
     ];
     if let Some(read) = fixed::of_family(scope, s) {
         return read.map(|(rest, ())| (rest, ChannelOption::Done));
@@ -377,6 +430,9 @@ fn channel_option<'a>(
                 .parse(rest)
         }
         "rpki" => rpki_reload(rest),
+        "preference" => terminated(|s| constant::number(scope, s), token(";"))
+            .map(ChannelOption::Preference)
+            .parse(rest),
         "table" => {
             let (rest, ()) = super::master(super::master_of(family), rest)?;
             token(";").map(|_| ChannelOption::Done).parse(rest)

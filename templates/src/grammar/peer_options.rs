@@ -3,10 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use caracal_bgp::{BgpRole, ClusterId, GracefulRestart, NextHopMode, Password, PeerConfig};
+use caracal_bgp::{
+    BgpRole, ClusterId, DisableAfter, GracefulRestart, NextHopMode, Password, PeerConfig,
+};
 use caracal_model::{Family, IfName};
 
 use super::bfd::{self, BfdTimes};
+use super::kernel;
 use super::lexer::{Located, Number, ParseFault};
 use super::neighbor::NeighborLine;
 use super::options::{Extras, LimitOption, PathOption};
@@ -27,6 +30,7 @@ pub(super) struct Channel<'a> {
     pub(super) next_hop: NextHopMode,
     pub(super) own_next_hop: Option<IpAddr>,
     pub(super) extended_next_hop: bool,
+    preference: Option<Located<'a, u16>>,
     pub(super) gateway_direct: Option<&'a str>,
     pub(super) paths: Vec<PathOption>,
     pub(super) limit: Vec<LimitOption>,
@@ -43,6 +47,7 @@ impl<'a> Channel<'a> {
             next_hop: NextHopMode::Auto,
             own_next_hop: None,
             extended_next_hop: false,
+            preference: None,
             gateway_direct: None,
             paths: Vec::new(),
             limit: Vec::new(),
@@ -56,6 +61,10 @@ impl<'a> Channel<'a> {
             ChannelOption::NextHop(mode) => self.next_hop = *mode,
             ChannelOption::OwnNextHop(own) => self.own_next_hop = Some(*own),
             ChannelOption::ExtendedNextHop(on) => self.extended_next_hop = *on,
+            ChannelOption::Preference(value) => {
+                let (at, value) = (line.at, *value);
+                self.preference = Some(Located { at, value });
+            }
             ChannelOption::GatewayDirect => self.gateway_direct = Some(line.at),
             ChannelOption::Paths(option) => self.paths.push(*option),
             ChannelOption::Limit(option) => self.limit.push(*option),
@@ -110,6 +119,7 @@ pub(super) struct PeerOptions<'a> {
     enforce_first_as: Option<&'a str>,
     check_link: Option<bool>,
     password: Option<String>,
+    disable_after: DisableAfter,
     pub(super) channels: Vec<Channel<'a>>,
     extras: Extras,
 }
@@ -164,6 +174,8 @@ impl<'a> PeerOptions<'a> {
             PeerOption::RestartTime(seconds) => self.restart_time = Some(*seconds),
             PeerOption::AllowOwnAs(count) => self.allow_own_as = *count,
             PeerOption::Password(text) => self.password = Some(text.clone()),
+            PeerOption::DisableAfterError(on) => self.disable_after.error = *on,
+            PeerOption::DisableAfterCease(cease) => self.disable_after.cease = *cease,
             PeerOption::Channel(family, lines) => self.channel(level, at, *family, lines)?,
             PeerOption::Extra(extra) => self.extras.take(extra),
             PeerOption::Fixed => {}
@@ -296,6 +308,31 @@ impl<'a> PeerOptions<'a> {
         }
     }
 
+    /// How much routes of the peer are preferred. Those of ours come before them, of which the
+    /// lowest has `ours`.
+    pub(super) fn preference(&self, ours: u16) -> Result<u16, ParseFault<'a>> {
+        let mut first = None;
+        for channel in &self.channels {
+            let said = channel.preference.as_ref();
+            let value = said.map_or(PeerConfig::PREFERENCE, |said| said.value);
+            if let Some(said) = said
+                && !(kernel::PREFERENCE + 1..ours).contains(&value)
+            {
+                let what = format!(
+                    "\"preference\" with a number from {} to {}: routes of ours are used before those of peers",
+                    kernel::PREFERENCE + 1,
+                    ours - 1
+                );
+                return Err(ParseFault::new(said.at, what));
+            }
+            if *first.get_or_insert(value) != value {
+                let what = "both families with the same \"preference\"";
+                return Err(ParseFault::new(channel.at, what));
+            }
+        }
+        Ok(first.unwrap_or(PeerConfig::PREFERENCE))
+    }
+
     pub(super) fn apply(
         &self,
         config: &mut PeerConfig,
@@ -333,6 +370,7 @@ impl<'a> PeerOptions<'a> {
             (_, None) => Some(GracefulRestart::default()),
         };
         config.allow_own_as = self.allow_own_as;
+        config.disable_after = self.disable_after;
         config.password = self.password.clone().map(Password);
         config.enforce_first_as = self.enforce_first_as.is_some();
         self.kind.unwrap_or_default().clone_into(&mut config.kind);

@@ -57,10 +57,13 @@ pub(super) fn roa_family(word: &str) -> Family {
 }
 
 /// BIRD's preference of static routes.
-const PREFERENCE: u16 = 200;
+pub(super) const PREFERENCE: u16 = 200;
 
 /// BIRD's preference of routes of peers.
 const PEERS_PREFERENCE: u16 = 100;
+
+/// Why a route has one next hop.
+const NO_NEXT_HOP: &str = "no \"bgp_next_hop\" behind a gateway, which is the next hop";
 
 /// The routes of a static protocol.
 #[derive(Debug)]
@@ -73,7 +76,11 @@ pub(super) struct StaticRoutes<'a> {
 }
 
 /// The block of a static protocol.
-pub(super) fn routes<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, StaticRoutes<'a>> {
+pub(super) fn routes<'a>(
+    scope: &mut Scope<'a>,
+    name: Option<Located<'a, &'a str>>,
+    s: &'a str,
+) -> Res<'a, StaticRoutes<'a>> {
     let (rest, lines) = block(|s| line(scope, s))(s)?;
     let mut channel = None;
     let mut table = None;
@@ -121,6 +128,10 @@ pub(super) fn routes<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, StaticRou
     take_roas(scope, channel, table, first, roas, disabled)?;
     if disabled {
         routes.clear();
+    }
+    let protocol = scope.own_protocol("static", name, [preference, PREFERENCE]);
+    for route in &mut routes {
+        route.value.1.protocol.clone_from(&protocol);
     }
     let routes = StaticRoutes {
         preference,
@@ -215,6 +226,13 @@ fn route<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, Line<'a>> {
         Err(_) => {
             let (rest, program) = language::attributes(scope, rest)?;
             let filter = Filter::from(program);
+            if filter.asks_for_more() {
+                let what = "steps without \"proto\", \"from\", \"gw\", \"preference\" and \"ifname\", which filters know";
+                return Err(Err::Failure(ParseFault::new(at, what)));
+            }
+            if filter.sets_next_hop() && !origination.way.leads_nowhere() {
+                return Err(Err::Failure(ParseFault::new(at, NO_NEXT_HOP)));
+            }
             let Some(route) = admitted(Some(&filter), destination, origination) else {
                 let what = "steps that come to an end";
                 return Err(Err::Failure(ParseFault::new(at, what)));
@@ -237,8 +255,7 @@ fn take_attributes<'a>(
     for attribute in attributes {
         match attribute.value {
             Attribute::NextHop(_) if !origination.way.leads_nowhere() => {
-                let what = "no \"bgp_next_hop\" behind a gateway, which is the next hop";
-                return Err(Err::Failure(ParseFault::new(attribute.at, what)));
+                return Err(Err::Failure(ParseFault::new(attribute.at, NO_NEXT_HOP)));
             }
             Attribute::NextHop(address) => origination.next_hop = Some(address),
             Attribute::LocalPref(value) => origination.local_pref = Some(value),

@@ -170,6 +170,7 @@ fn origination() -> impl Strategy<Value = Origination> {
                 as_path,
                 communities: communities.into_iter().collect(),
                 way: StaticWay::default(),
+                protocol: None,
             },
         )
 }
@@ -266,6 +267,8 @@ prop_compose! {
         role in of(proptest::sample::select(BgpRole::ALL.to_vec())),
         require_roles in any::<bool>(),
         dynamic_name in of("[a-z]{1,8}"),
+        preference in prop_oneof![Just(100u16), 11u16..200],
+        disable_after in (any::<bool>(), prop_oneof![Just(DisableAfter::ANY_CEASE), 0u16..512]),
         extended_next_hop in any::<bool>(),
         own_ipv4 in of(any::<u32>()),
         own_ipv6 in of(any::<u128>()),
@@ -292,6 +295,9 @@ prop_compose! {
         peer.rs_client = rs_client;
         peer.role = role;
         peer.dynamic_name = dynamic_name;
+        peer.preference = preference;
+        let (error, cease) = disable_after;
+        peer.disable_after = DisableAfter { error, cease };
         peer.require_roles = require_roles && role.is_some();
         peer.extended_next_hop = extended_next_hop;
         let has = |family| peer.families.contains(&family);

@@ -2,9 +2,10 @@
 //! anyway, peers without names, lines that are shared out between templates and peers.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_bgp::{Asn, NextHopMode, NextHopModes, Origin, PeerConfig, StaticWay};
+use caracal_bgp::{Asn, NextHopMode, NextHopModes, Origin, OwnProtocol, PeerConfig, StaticWay};
 use caracal_model::Family;
 
 use crate::{File, parse_file};
@@ -202,4 +203,88 @@ fn the_address_that_packets_are_sent_from_is_for_the_kernels_table_alone() {
     assert_eq!(file.kernel.keys().collect::<Vec<_>>(), [&Family::Ipv4]);
     let export = file.kernel[&Family::Ipv4].export.as_ref();
     assert!(export.is_some_and(caracal_bgp::Filter::is_for_the_kernel));
+}
+
+#[test]
+fn routes_of_ours_have_the_name_and_the_preference_of_their_protocol() {
+    let file = read(
+        "router id 1.1.1.1;
+         define GATE = 10.0.0.9;
+         protocol static { ipv4; route 10.1.0.0/16 blackhole; }
+         protocol static one { ipv4 { preference 150; }; route 10.2.0.0/16 via GATE; }
+         protocol static { ipv6; route fd02::/64 unreachable; }
+         protocol static three { ipv4; route 10.3.0.0/16 prohibit { bgp_next_hop = GATE; }; }
+         protocol kernel { learn; ipv4; }
+         protocol kernel { learn; ipv6; }
+         protocol direct { ipv4; }
+         protocol direct uplinks { ipv4; ipv6; }
+         protocol bgp { local as 1; neighbor 10.0.0.2 as 1;
+           ipv4 { export filter { if proto = \"one\" && gw = GATE then bgp_next_hop = from; unset(bgp_aggregator); accept; }; }; }",
+    );
+    let of = |protocol: &Option<Arc<OwnProtocol>>| {
+        let protocol = protocol.as_ref();
+        protocol.map(|own| (own.name.clone(), own.preference))
+    };
+    let named = |name: &str, preference| Some((name.to_owned(), preference));
+    let routes = file.speaker.originate.values();
+    let routes: Vec<_> = routes.map(|route| of(&route.protocol)).collect();
+    let expected = [
+        None,
+        named("one", 150),
+        named("three", 200),
+        named("static2", 200),
+    ];
+    assert_eq!(routes, expected);
+    let told = file.speaker.originate.values().nth(2).unwrap().next_hop;
+    assert_eq!(told, Some([10, 0, 0, 9].into()));
+    let learn = |family| of(&file.kernel[&family].learn.as_ref().unwrap().protocol);
+    assert_eq!(learn(Family::Ipv4), None);
+    assert_eq!(learn(Family::Ipv6), named("kernel2", 10));
+    let direct: Vec<_> = file
+        .direct
+        .iter()
+        .map(|direct| of(&direct.protocol))
+        .collect();
+    assert_eq!(direct, [None, named("uplinks", 240)]);
+    // What is rendered has names that nobody gave.
+    let rendered = read(
+        "router id 1.1.1.1; define caracal_local_as = 1;
+         protocol static some { ipv4; route 10.1.0.0/16 blackhole; }",
+    );
+    let route = rendered.speaker.originate.values().next().unwrap();
+    assert_eq!(route.protocol, None);
+}
+
+#[test]
+fn a_peer_is_preferred_and_disabled_by_birds_words() {
+    let file = read(
+        "router id 1.1.1.1;
+         define HIGH = 120;
+         template bgp t { local as 1; disable after error; disable after cease; ipv4 { preference HIGH; }; }
+         protocol bgp a from t { neighbor 10.0.0.2 as 1; }
+         protocol bgp b from t {
+           neighbor 10.0.0.3 as 1; disable after error off;
+           disable after cease { administrative shutdown, out of resources };
+           ipv4 { preference 90; };
+         }
+         protocol bgp c { local as 1; neighbor 10.0.0.4 as 1; disable after cease 0; ipv4; }",
+    );
+    let said = ["a", "b", "c"].map(|name| {
+        let peer = peer(&file, name);
+        let after = peer.disable_after;
+        (peer.preference, after.error, after.cease_words())
+    });
+    let some = |words: &str| Some(words.to_owned());
+    assert_eq!(
+        said,
+        [
+            (120, true, some("on")),
+            (
+                90,
+                false,
+                some("{ administrative shutdown, out of resources }")
+            ),
+            (100, false, None),
+        ]
+    );
 }

@@ -139,9 +139,24 @@ fn what_would_be_dropped_is_refused() {
         (peer("enforce first as;"), "this peer is internal"),
         (peer("confederation 1;"), "no \"confederation\""),
         (peer("router id 1.1.1.1;"), "no \"router id\""),
+        (peer("ipv6 { preference 200; };"), "a number from 11 to 199"),
+        (peer("ipv6 { preference 10; };"), "a number from 11 to 199"),
         (
-            peer("ipv6 { preference 120; };"),
-            "100: all peers are alike",
+            with_peer(
+                "protocol static { ipv4 { preference 150; }; route 10.1.0.0/16 blackhole; } \
+                 protocol bgp x { local as 1; neighbor 10.0.0.9 as 1; ipv4 { preference 150; }; }",
+            ),
+            "a number from 11 to 149",
+        ),
+        (
+            with_peer(
+                "protocol bgp x { local as 1; neighbor 10.0.0.9 as 1; ipv4; ipv6 { preference 120; }; }",
+            ),
+            "both families with the same \"preference\"",
+        ),
+        (
+            peer("disable after cease { cease, sloth };"),
+            "one of: cease, prefix limit hit",
         ),
         (
             with_peer("protocol bgp x { local as 1; neighbor 10.0.0.9 external; ipv4; }"),
@@ -220,11 +235,56 @@ fn what_would_be_dropped_is_refused() {
         ),
         (
             peer("ipv6 { import filter { preference = 7; accept; }; };"),
-            "one of BIRD's only",
+            "compared by \"bgp_local_pref\"",
         ),
         (
-            peer("ipv6 { import filter { bgp_next_hop = ::1; accept; }; };"),
-            "next hop address",
+            peer("ipv6 { import filter { bgp_next_hop = fd00::9; accept; }; };"),
+            "for \"export\" to a peer",
+        ),
+        (
+            with_peer(
+                "function f() { bgp_next_hop = 10.0.0.9; return true; } filter g { if f() then accept; reject; } \
+                 protocol static { ipv4 { import filter g; }; }",
+            ),
+            "for \"export\" to a peer",
+        ),
+        (
+            peer("ipv6 { export filter { gw = fd00::9; accept; }; };"),
+            "packets go where the next hop",
+        ),
+        (
+            peer("ipv6 { export filter { from = fd00::9; accept; }; };"),
+            "where the route comes from",
+        ),
+        (
+            peer("ipv6 { export filter { igp_metric = 7; accept; }; };"),
+            "the metric of the kernel's route",
+        ),
+        (
+            peer("ipv6 { export filter { bgp_cluster_list.add((1, 2)); accept; }; };"),
+            "loops are found by it",
+        ),
+        (
+            peer("ipv6 { export where bgp_aggregator = 7; };"),
+            "\"defined(bgp_aggregator)\"",
+        ),
+        (
+            peer("ipv6 { export where proto = 7; };"),
+            "operands that go together",
+        ),
+        (
+            with_peer(
+                "protocol static { ipv4; \
+                   route 10.1.0.0/16 blackhole { if proto = \"a\" then bgp_med = 1; }; }",
+            ),
+            "steps without \"proto\"",
+        ),
+        (
+            with_peer(
+                "protocol static { ipv4; \
+                   route 10.1.0.0/16 via 10.0.0.2 { if true then bgp_next_hop = 10.0.0.9; }; }",
+            ),
+            "no \"bgp_next_hop\" behind a gateway",
         ),
         (
             peer("ipv6 { import where roa_check(r4) = ROA_VALID; };"),

@@ -245,6 +245,8 @@ impl Chance {
                             "bgp_med",
                             "bgp_local_pref",
                             "bgp_path.len",
+                            "bgp_cluster_list.len",
+                            "preference",
                             "net.len",
                             "bgp_path.last",
                         ])
@@ -252,11 +254,23 @@ impl Chance {
                 }
                 Kind::Prefix => return "net".to_owned(),
                 Kind::Path => return "bgp_path".to_owned(),
-                Kind::Communities => return "bgp_community".to_owned(),
+                Kind::Communities => {
+                    let lists = ["bgp_community", "bgp_community", "bgp_cluster_list"];
+                    return self.one(&lists).to_owned();
+                }
+                Kind::Ip => return self.one(&["from", "gw"]).to_owned(),
+                Kind::Text => return "proto".to_owned(),
                 Kind::LargeCommunities => return "bgp_large_community".to_owned(),
                 Kind::ExtCommunities => return "bgp_ext_community".to_owned(),
                 Kind::Bool => {
-                    let name = self.one(&["bgp_med", "bgp_local_pref"]);
+                    let name = self.one(&[
+                        "bgp_med",
+                        "bgp_local_pref",
+                        "from",
+                        "igp_metric",
+                        "bgp_atomic_aggr",
+                        "bgp_cluster_list",
+                    ]);
                     return format!("defined({name})");
                 }
                 _ => {}

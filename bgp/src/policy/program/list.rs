@@ -22,7 +22,9 @@ fn path<'v>(attrs: Option<&'v PathAttrs>, value: &'v Value) -> Option<&'v AsPath
 /// The kind of a list's elements.
 const fn kind(list: &Value) -> Option<SetKind> {
     Some(match list {
-        Value::Communities(_) | Value::Route(RouteList::Communities) => SetKind::Pair,
+        Value::Communities(_) | Value::Route(RouteList::Communities | RouteList::Clusters) => {
+            SetKind::Pair
+        }
         Value::ExtCommunities(_) | Value::Route(RouteList::ExtCommunities) => SetKind::Extended,
         Value::LargeCommunities(_) | Value::Route(RouteList::LargeCommunities) => SetKind::Large,
         _ => return None,
@@ -49,6 +51,10 @@ fn any(
         Value::ExtCommunities(list) => extended(list, condition),
         Value::LargeCommunities(list) => large(list, condition),
         Value::Route(RouteList::Communities) => standard(&attrs?.communities, condition),
+        Value::Route(RouteList::Clusters) => {
+            let mut clusters = attrs?.cluster_list.iter();
+            clusters.any(|id| condition(id.0.to_bits().into()))
+        }
         Value::Route(RouteList::ExtCommunities) => extended(&attrs?.ext_communities, condition),
         Value::Route(RouteList::LargeCommunities) => large(&attrs?.large_communities, condition),
         _ => return None,
@@ -176,14 +182,12 @@ pub(super) fn method(
             return Some(Value::Int(count));
         }
         (Method::Min | Method::Max, None) => {
-            // The list is sorted.
-            let keys = keys(attrs, subject)?;
-            let found = if method == Method::Min {
-                keys.first()
-            } else {
-                keys.last()
+            let keys = keys(attrs, subject)?.into_iter();
+            let found = match method {
+                Method::Min => keys.min(),
+                _ => keys.max(),
             };
-            return Some(found.map_or(Value::Void, |key| element(kind, *key)));
+            return Some(found.map_or(Value::Void, |key| element(kind, key)));
         }
         _ => {}
     }

@@ -179,9 +179,9 @@ impl<'m, 'r> Machine<'m, 'r> {
     }
 
     fn shown(&self, value: &Value) -> String {
-        match (value, &self.route) {
-            (Value::Interface, Some(route)) => route.interface.unwrap_or_default().to_owned(),
-            _ => value.to_string(),
+        match self.text(value) {
+            Some(text) => text.to_owned(),
+            None => value.to_string(),
         }
     }
 
@@ -451,10 +451,8 @@ impl<'m, 'r> Machine<'m, 'r> {
     fn text<'v>(&'v self, value: &'v Value) -> Option<&'v str> {
         match value {
             Value::Text(text) => Some(text),
-            Value::Interface => {
-                let route = self.route.as_ref()?;
-                Some(route.interface.unwrap_or_default())
-            }
+            Value::Interface => Some(self.route.as_ref()?.interface.unwrap_or_default()),
+            Value::Protocol => Some(self.route.as_ref()?.sender.name),
             _ => None,
         }
     }
@@ -482,7 +480,9 @@ impl<'m, 'r> Machine<'m, 'r> {
             return order == Ordering::Equal;
         }
         match (left, right) {
-            (Value::Route(a), Value::Route(b)) => a == b,
+            (Value::Route(a), Value::Route(b)) => {
+                a == b || self.settle(left.clone()) == self.settle(right.clone())
+            }
             (Value::Route(_), other) | (other, Value::Route(_)) => {
                 let route = if matches!(left, Value::Route(_)) {
                     left

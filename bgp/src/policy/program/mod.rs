@@ -50,7 +50,7 @@ pub use tree::{
 use tree::{any_in, any_step};
 pub use value::{RouteList, Value, ValueType};
 
-use super::{FilterVerdict, RouteView};
+use super::{Asks, FilterVerdict, RouteView};
 
 /// A filter as a program.
 #[derive(Debug)]
@@ -120,34 +120,48 @@ impl Program {
     #[cfg(not(feature = "speaker"))]
     const fn log(&self, _: &str) {}
 
-    /// True when some step asks for the interface of a route.
-    pub(crate) fn asks_for_interface(&self) -> bool {
-        any_in(&self.body, &asks)
+    /// What it asks of a route beyond its attributes.
+    pub(crate) fn asks(&self) -> Asks {
+        let some = |wanted: &[Attribute]| reads(&self.body, wanted);
+        Asks {
+            way: some(&[Attribute::Interface, Attribute::Gateway]),
+            sender: some(&[Attribute::Protocol, Attribute::From, Attribute::Preference]),
+        }
     }
 
-    /// True when some step is about what only a table of the kernel has.
-    pub(crate) fn is_for_the_kernel(&self) -> bool {
-        kernels(&self.body)
+    /// True when some step reads the attribute or changes it.
+    pub(crate) fn names(&self, attribute: Attribute) -> bool {
+        reads(&self.body, &[attribute]) || sets(&self.body, attribute)
+    }
+
+    /// True when some step changes the attribute.
+    pub(crate) fn sets(&self, attribute: Attribute) -> bool {
+        sets(&self.body, attribute)
     }
 }
 
-/// True when steps, or those of a function that they call, name an attribute of the kernel's.
-fn kernels(steps: &[Step]) -> bool {
-    let sets = |action: &StepAction| {
-        matches!(
-            action,
-            StepAction::Set(Attribute::PreferredSource, _)
-                | StepAction::Unset(Attribute::PreferredSource)
-        )
-    };
-    let asks = |expression: &Expression| match expression {
+/// True when steps, or those of a function that they call, read one of these attributes.
+fn reads(steps: &[Step], wanted: &[Attribute]) -> bool {
+    any_in(steps, &|expression| match expression {
         Expression::Attribute(attribute) | Expression::Defined(attribute) => {
-            *attribute == Attribute::PreferredSource
+            wanted.contains(attribute)
         }
-        Expression::Call(function, _) => kernels(&function.body),
+        Expression::Call(function, _) => reads(&function.body, wanted),
+        _ => false,
+    })
+}
+
+/// True when steps, or those of a function that they call, change the attribute.
+fn sets(steps: &[Step], attribute: Attribute) -> bool {
+    let changes = |action: &StepAction| match action {
+        StepAction::Set(set, _) | StepAction::Unset(set) => *set == attribute,
         _ => false,
     };
-    any_step(steps, &sets) || any_in(steps, &asks)
+    let calls = |expression: &Expression| match expression {
+        Expression::Call(function, _) => sets(&function.body, attribute),
+        _ => false,
+    };
+    any_step(steps, &changes) || any_in(steps, &calls)
 }
 
 /// Computes an expression that needs no route.
@@ -160,17 +174,6 @@ pub fn compute(expression: &Expression) -> Result<Value, String> {
         Ok(value) => Ok(value),
         Err(Stop::Fault(why)) => Err(why),
         Err(Stop::End(..)) => Err("it accepts or rejects, and there is no route here".to_owned()),
-    }
-}
-
-/// True when an expression, or a function that it calls, asks for the interface.
-fn asks(expression: &Expression) -> bool {
-    match expression {
-        Expression::Attribute(attribute) | Expression::Defined(attribute) => {
-            *attribute == Attribute::Interface
-        }
-        Expression::Call(function, _) => any_in(&function.body, &asks),
-        _ => false,
     }
 }
 

@@ -1,14 +1,18 @@
 //! The attributes of a route as the language sees them.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use caracal_model::Family;
 
 use super::tree::Attribute;
-use super::value::{DESTINATION, ORIGIN, RouteList, SOURCE, Value};
+use super::value::{DESTINATION, ORIGIN, RouteList, SCOPE, SOURCE, Value};
 use crate::attrs::{Origin, PathAttrs, RouteType};
 use crate::policy::{RouteSource, RouteView};
-use crate::types::Asn;
+use crate::types::{Asn, Community};
+
+/// BIRD's number of `SCOPE_UNIVERSE`, which all routes have that no filter of its own changed.
+const UNIVERSE: u8 = 4;
 
 /// BIRD's LOCAL_PREF of a route that came without.
 const DEFAULT_LOCAL_PREF: u32 = 100;
@@ -20,6 +24,10 @@ pub(super) fn copied(attrs: &PathAttrs, which: RouteList) -> Value {
         RouteList::Communities => Value::Communities(attrs.communities[..].into()),
         RouteList::ExtCommunities => Value::ExtCommunities(attrs.ext_communities[..].into()),
         RouteList::LargeCommunities => Value::LargeCommunities(attrs.large_communities[..].into()),
+        RouteList::Clusters => {
+            let clusters = attrs.cluster_list.iter();
+            Value::Communities(clusters.map(|id| Community(id.0.to_bits())).collect())
+        }
     }
 }
 
@@ -33,6 +41,13 @@ pub(super) fn read(route: &RouteView<'_>, attribute: Attribute) -> Value {
         Attribute::Source => Value::Enum(SOURCE, source(attrs.route_type, own)),
         Attribute::Destination => Value::Enum(DESTINATION, destination(attrs.route_type, own)),
         Attribute::Interface => Value::Interface,
+        Attribute::Protocol => Value::Protocol,
+        Attribute::From => address(route.sender.address),
+        Attribute::Gateway => address(route.gateway),
+        Attribute::Scope => Value::Enum(SCOPE, UNIVERSE),
+        Attribute::Preference => Value::Int(route.sender.preference.into()),
+        // Only a filter of BIRD's gives a route one.
+        Attribute::IgpMetric => Value::Void,
         Attribute::LocalPref => match attrs.local_pref {
             None if !own => Value::Int(DEFAULT_LOCAL_PREF),
             known => number(known),
@@ -46,16 +61,34 @@ pub(super) fn read(route: &RouteView<'_>, attribute: Attribute) -> Value {
             };
             Value::Enum(ORIGIN, number)
         }
-        Attribute::NextHop => attrs.bgp_next_hop().map_or(Value::Void, Value::Ip),
+        Attribute::NextHop => route.bgp_next_hop().map_or(Value::Void, Value::Ip),
         Attribute::OriginatorId => attrs
             .originator_id
             .map_or(Value::Void, |id| Value::Quad(id.number())),
+        Attribute::ClusterList => Value::Route(RouteList::Clusters),
+        Attribute::AtomicAggregate => present(attrs.atomic_aggregate),
+        Attribute::Aggregator => present(attrs.aggregator.is_some()),
+        // It is not transitive, and we know nothing of it (RFC 7311).
+        Attribute::AccumulatedMetric => Value::Void,
         Attribute::OnlyToCustomer => number(attrs.only_to_customer().map(|asn| asn.0)),
         Attribute::PreferredSource => route.preferred_source.map_or(Value::Void, Value::Ip),
         Attribute::Path => Value::Route(RouteList::Path),
         Attribute::Communities => Value::Route(RouteList::Communities),
         Attribute::ExtCommunities => Value::Route(RouteList::ExtCommunities),
         Attribute::LargeCommunities => Value::Route(RouteList::LargeCommunities),
+    }
+}
+
+/// An address of the route; BIRD has an unspecified one where there is none.
+fn address(of_route: Option<IpAddr>) -> Value {
+    Value::Ip(of_route.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)))
+}
+
+/// An attribute without a value that the language knows.
+const fn present(is_there: bool) -> Value {
+    match is_there {
+        true => Value::Bool(true),
+        false => Value::Void,
     }
 }
 
@@ -96,6 +129,7 @@ pub(super) fn defined(route: &RouteView<'_>, attribute: Attribute) -> bool {
         Value::Route(RouteList::Communities) => !attrs.communities.is_empty(),
         Value::Route(RouteList::ExtCommunities) => !attrs.ext_communities.is_empty(),
         Value::Route(RouteList::LargeCommunities) => !attrs.large_communities.is_empty(),
+        Value::Route(RouteList::Clusters) => !attrs.cluster_list.is_empty(),
         _ => true,
     }
 }
@@ -114,6 +148,10 @@ pub(super) fn set(
             ));
         }
         route.preferred_source = Some(*address);
+        return Ok(());
+    }
+    if let (Attribute::NextHop, Value::Ip(address)) = (attribute, &value) {
+        route.told_next_hop = Some(*address);
         return Ok(());
     }
     route.med_is_set |= attribute == Attribute::Med;
@@ -164,6 +202,9 @@ pub(super) fn unset(route: &mut RouteView<'_>, attribute: Attribute) -> Result<(
         Attribute::Communities => attrs.communities.clear(),
         Attribute::ExtCommunities => attrs.ext_communities.clear(),
         Attribute::LargeCommunities => attrs.large_communities.clear(),
+        Attribute::AtomicAggregate => attrs.atomic_aggregate = false,
+        Attribute::Aggregator => attrs.aggregator = None,
+        Attribute::AccumulatedMetric => {}
         _ => return Err("this attribute cannot be taken away".to_owned()),
     }
     Ok(())

@@ -6,10 +6,20 @@ use caracal_model::Prefix;
 
 use super::*;
 use crate::attrs::{AsPath, Segment};
-use crate::types::{Asn, Community};
+use crate::policy::Sender;
+use crate::types::{Asn, ClusterId, Community};
 
 fn prefix(text: &str) -> Prefix {
     Prefix::parse_strict(text).expect("a prefix")
+}
+
+fn view<'a>(net: &str, attrs: &'a crate::attrs::PathAttrs) -> RouteView<'a> {
+    let attrs = std::borrow::Cow::Borrowed(attrs);
+    let (kind, source) = (
+        crate::policy::PeerKind::External,
+        crate::policy::RouteSource::Bgp,
+    );
+    RouteView::new(prefix(net), attrs, kind, source)
 }
 
 #[test]
@@ -94,6 +104,113 @@ fn a_set_of_the_path_is_one_as_of_the_mask() {
 }
 
 #[test]
+fn a_route_says_who_brought_it_and_where_it_leads() {
+    let quads = [0x0202_0202_u32, 0x0101_0101];
+    let attrs = crate::attrs::PathAttrs {
+        cluster_list: quads.map(|id| ClusterId(id.into())).to_vec().into(),
+        atomic_aggregate: true,
+        ..crate::attrs::PathAttrs::default()
+    };
+    let far = std::net::IpAddr::from([10, 0, 0, 9]);
+    let mut known = view("10.0.0.0/8", &attrs);
+    known.sender = Sender {
+        name: "b",
+        address: Some([10, 0, 0, 2].into()),
+        preference: 120,
+    };
+    known.gateway = Some(far);
+    let own = crate::attrs::PathAttrs::default();
+    let mut unknown = view("10.0.0.0/8", &own);
+    let nowhere = Value::Ip([0; 16].into());
+    let list = quads.map(Community).to_vec();
+    for (attribute, here, nothing) in [
+        (
+            Attribute::Protocol,
+            Value::Text("b".into()),
+            Value::Text("".into()),
+        ),
+        (
+            Attribute::From,
+            Value::Ip([10, 0, 0, 2].into()),
+            nowhere.clone(),
+        ),
+        (Attribute::Gateway, Value::Ip(far), nowhere),
+        (Attribute::Preference, Value::Int(120), Value::Int(0)),
+        (Attribute::Scope, Value::Enum(2, 4), Value::Enum(2, 4)),
+        (Attribute::IgpMetric, Value::Void, Value::Void),
+        (
+            Attribute::ClusterList,
+            Value::Communities(list.into()),
+            Value::Communities(Arc::from([])),
+        ),
+    ] {
+        for (route, wanted) in [(&mut known, here), (&mut unknown, nothing)] {
+            let both = [
+                Expression::Attribute(attribute),
+                Expression::Constant(wanted),
+            ];
+            let same = Expression::Binary(Operator::Equal, Box::new(both));
+            let mut machine = Machine::new(Some(route), 0, &|_| ());
+            let answer = machine.settled(&same, None).expect("a value");
+            assert_eq!(answer, Value::Bool(true), "{attribute:?}");
+        }
+    }
+    let defined = [
+        (Attribute::ClusterList, true),
+        (Attribute::AtomicAggregate, true),
+        (Attribute::Aggregator, false),
+        (Attribute::AccumulatedMetric, false),
+        (Attribute::IgpMetric, false),
+        (Attribute::From, true),
+    ];
+    for (attribute, wanted) in defined {
+        assert_eq!(route::defined(&known, attribute), wanted, "{attribute:?}");
+    }
+    assert!(!route::defined(&unknown, Attribute::ClusterList));
+    let lowest = list::method(
+        Some(&attrs),
+        Method::Min,
+        &Value::Route(RouteList::Clusters),
+        None,
+    );
+    assert_eq!(
+        lowest,
+        Some(Value::Pair(quads[1])),
+        "the list keeps its order"
+    );
+    route::unset(&mut known, Attribute::AtomicAggregate).expect("taken away");
+    assert!(!known.attrs.atomic_aggregate);
+}
+
+#[test]
+fn a_filter_asks_for_no_more_than_its_steps_and_functions_do() {
+    let place = Place {
+        file: Arc::from("f"),
+        line: 1,
+    };
+    let program = |action| {
+        let place = place.clone();
+        Program::new("p", 0, vec![Step { place, action }])
+    };
+    let prints = |attribute| StepAction::Print(vec![Expression::Attribute(attribute)]);
+    let asks = |attribute| program(prints(attribute)).asks();
+    let (way, sender) = (true, true);
+    assert_eq!(asks(Attribute::Med), Asks::default());
+    assert_eq!(asks(Attribute::Gateway), Asks { way, sender: false });
+    assert_eq!(asks(Attribute::From), Asks { way: false, sender });
+    let function = Arc::new(Function {
+        name: "f".to_owned(),
+        locals: 0,
+        body: program(prints(Attribute::Protocol)).body,
+    });
+    let called = program(StepAction::Call(Expression::Call(function, Box::new([]))));
+    assert_eq!(called.asks(), Asks { way: false, sender });
+    let next_hop = StepAction::Set(Attribute::NextHop, Expression::Constant(Value::Void));
+    assert!(program(next_hop).sets(Attribute::NextHop));
+    assert!(!called.sets(Attribute::NextHop));
+}
+
+#[test]
 fn a_function_that_calls_itself_without_end_rejects_the_route() {
     let place = Place {
         file: Arc::from("f"),
@@ -114,15 +231,7 @@ fn a_function_that_calls_itself_without_end_rejects_the_route() {
     ];
     let program = Program::new("p", 0, body);
     let attrs = crate::attrs::PathAttrs::default();
-    let mut route = RouteView {
-        prefix: prefix("10.0.0.0/8"),
-        attrs: std::borrow::Cow::Borrowed(&attrs),
-        peer: crate::policy::PeerKind::Internal,
-        source: crate::policy::RouteSource::Bgp,
-        interface: None,
-        preferred_source: None,
-        med_is_set: false,
-    };
+    let mut route = view("10.0.0.0/8", &attrs);
     let (verdict, at) = program.run(&mut route);
     assert_eq!(verdict, FilterVerdict::Reject);
     assert_eq!(at.map(|place| place.to_string()), Some("f:3".to_owned()));
@@ -200,15 +309,7 @@ fn conditions_of_common_forms_hold_as_the_machine_says() {
             "192.0.2.0/24",
             "fd00::/8",
         ] {
-            let mut route = RouteView {
-                prefix: prefix(net),
-                attrs: std::borrow::Cow::Borrowed(&attrs),
-                peer: crate::policy::PeerKind::External,
-                source: crate::policy::RouteSource::Bgp,
-                interface: None,
-                preferred_source: None,
-                med_is_set: false,
-            };
+            let mut route = view(net, &attrs);
             for (index, both) in conditions.iter().enumerate() {
                 let operators: &[Operator] = match index < matches {
                     true => &[Operator::Match, Operator::NotMatch],

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::roa::RoaTable;
 use super::set::ValueSet;
-use super::value::{DESTINATION, ORIGIN, SOURCE};
+use super::value::{DESTINATION, ORIGIN, SCOPE, SOURCE};
 use super::value::{ENUMERATIONS, Value, ValueType};
 use crate::types::ExtKind;
 
@@ -43,6 +43,18 @@ pub enum Attribute {
     Source,
     /// `dest`
     Destination,
+    /// `proto`
+    Protocol,
+    /// `from`
+    From,
+    /// `gw`
+    Gateway,
+    /// `scope`
+    Scope,
+    /// `preference`
+    Preference,
+    /// `igp_metric`
+    IgpMetric,
     /// `ifname`
     Interface,
     /// `bgp_path`
@@ -63,6 +75,14 @@ pub enum Attribute {
     LargeCommunities,
     /// `bgp_originator_id`
     OriginatorId,
+    /// `bgp_cluster_list`
+    ClusterList,
+    /// `bgp_atomic_aggr`
+    AtomicAggregate,
+    /// `bgp_aggregator`
+    Aggregator,
+    /// `bgp_aigp`
+    AccumulatedMetric,
     /// `bgp_otc`
     OnlyToCustomer,
     /// `krt_prefsrc`, of a route on its way into a table of the kernel.
@@ -71,10 +91,16 @@ pub enum Attribute {
 
 impl Attribute {
     /// All with their names.
-    pub const ALL: [(&'static str, Self); 15] = [
+    pub const ALL: [(&'static str, Self); 25] = [
         ("net", Self::Net),
         ("source", Self::Source),
         ("dest", Self::Destination),
+        ("proto", Self::Protocol),
+        ("from", Self::From),
+        ("gw", Self::Gateway),
+        ("scope", Self::Scope),
+        ("preference", Self::Preference),
+        ("igp_metric", Self::IgpMetric),
         ("ifname", Self::Interface),
         ("bgp_path", Self::Path),
         ("bgp_local_pref", Self::LocalPref),
@@ -85,6 +111,10 @@ impl Attribute {
         ("bgp_ext_community", Self::ExtCommunities),
         ("bgp_large_community", Self::LargeCommunities),
         ("bgp_originator_id", Self::OriginatorId),
+        ("bgp_cluster_list", Self::ClusterList),
+        ("bgp_atomic_aggr", Self::AtomicAggregate),
+        ("bgp_aggregator", Self::Aggregator),
+        ("bgp_aigp", Self::AccumulatedMetric),
         ("bgp_otc", Self::OnlyToCustomer),
         ("krt_prefsrc", Self::PreferredSource),
     ];
@@ -96,16 +126,28 @@ impl Attribute {
             Self::Net => ValueType::Prefix,
             Self::Source => ValueType::Enum(SOURCE),
             Self::Destination => ValueType::Enum(DESTINATION),
-            Self::Interface => ValueType::Text,
+            Self::Scope => ValueType::Enum(SCOPE),
+            Self::Protocol | Self::Interface => ValueType::Text,
             Self::Path => ValueType::Path,
-            Self::LocalPref | Self::Med | Self::OnlyToCustomer => ValueType::Int,
+            Self::LocalPref
+            | Self::Med
+            | Self::OnlyToCustomer
+            | Self::Preference
+            | Self::IgpMetric => ValueType::Int,
             Self::Origin => ValueType::Enum(ORIGIN),
-            Self::NextHop | Self::PreferredSource => ValueType::Ip,
-            Self::Communities => ValueType::Communities,
+            Self::From | Self::Gateway | Self::NextHop | Self::PreferredSource => ValueType::Ip,
+            Self::AtomicAggregate | Self::Aggregator | Self::AccumulatedMetric => ValueType::Void,
+            Self::Communities | Self::ClusterList => ValueType::Communities,
             Self::ExtCommunities => ValueType::ExtCommunities,
             Self::LargeCommunities => ValueType::LargeCommunities,
             Self::OriginatorId => ValueType::Quad,
         }
+    }
+
+    /// True for one without a value that the language knows: it is there, or is not.
+    #[must_use]
+    pub const fn is_opaque(self) -> bool {
+        matches!(self.value_type(), ValueType::Void)
     }
 
     /// True when a filter may change it.
@@ -118,6 +160,7 @@ impl Attribute {
                 | Self::Med
                 | Self::OnlyToCustomer
                 | Self::Origin
+                | Self::NextHop
                 | Self::Communities
                 | Self::ExtCommunities
                 | Self::LargeCommunities

@@ -90,6 +90,7 @@ pub(super) static ENUMERATIONS: [Enumeration; 6] = [
 /// Places in [`ENUMERATIONS`].
 pub(super) const SOURCE: u8 = 0;
 pub(super) const ORIGIN: u8 = 1;
+pub(super) const SCOPE: u8 = 2;
 pub(super) const DESTINATION: u8 = 3;
 pub(super) const ORIGIN_STATE: u8 = 4;
 pub(super) const NETWORK: u8 = 5;
@@ -209,6 +210,8 @@ pub enum RouteList {
     ExtCommunities,
     /// `bgp_large_community`
     LargeCommunities,
+    /// `bgp_cluster_list`
+    Clusters,
 }
 
 /// A value. A copy costs no memory.
@@ -224,6 +227,8 @@ pub enum Value {
     Text(Arc<str>),
     /// The interface of the route.
     Interface,
+    /// The name of the route's protocol.
+    Protocol,
     /// An address.
     Ip(IpAddr),
     /// A destination.
@@ -262,7 +267,7 @@ impl Value {
             Self::Void => ValueType::Void,
             Self::Bool(_) => ValueType::Bool,
             Self::Int(_) => ValueType::Int,
-            Self::Text(_) | Self::Interface => ValueType::Text,
+            Self::Text(_) | Self::Interface | Self::Protocol => ValueType::Text,
             Self::Ip(_) => ValueType::Ip,
             Self::Prefix(_) => ValueType::Prefix,
             Self::Pair(_) => ValueType::Pair,
@@ -272,7 +277,9 @@ impl Value {
             Self::Enum(place, _) => ValueType::Enum(*place),
             Self::Path(_) | Self::Route(RouteList::Path) => ValueType::Path,
             Self::Mask(_) => ValueType::Mask,
-            Self::Communities(_) | Self::Route(RouteList::Communities) => ValueType::Communities,
+            Self::Communities(_) | Self::Route(RouteList::Communities | RouteList::Clusters) => {
+                ValueType::Communities
+            }
             Self::ExtCommunities(_) | Self::Route(RouteList::ExtCommunities) => {
                 ValueType::ExtCommunities
             }
@@ -414,6 +421,7 @@ impl fmt::Display for Value {
             Self::Int(number) => write!(f, "{number}"),
             Self::Text(text) => f.write_str(text),
             Self::Interface => f.write_str("ifname"),
+            Self::Protocol => f.write_str("proto"),
             Self::Ip(address) => write!(f, "{address}"),
             Self::Prefix(prefix) => write!(f, "{prefix}"),
             Self::Pair(value) => pair(f, *value),

@@ -15,6 +15,7 @@ fn path(n: u8) -> Candidate {
         no_carrier: false,
         long_lived_stale: false,
         local: false,
+        preference: 100,
         local_pref: 100,
         as_path_len: 2,
         origin: Origin::Egp,
@@ -68,6 +69,14 @@ fn rfc4271_9_1_2_each_rule_decides_when_all_before_it_tie() {
             ..path(2)
         },
         BestPathReason::LocalOrigin,
+    );
+    wins(
+        Candidate {
+            preference: 101,
+            local_pref: 1,
+            ..path(2)
+        },
+        BestPathReason::Preference,
     );
     wins(
         Candidate {
@@ -231,14 +240,15 @@ fn candidate() -> impl Strategy<Value = Candidate> {
     ];
     let neighbour = prop_oneof![Just(None), Just(Some(Asn(1))), Just(Some(Asn(2)))];
     let first = (99u32..101, 1usize..3, origin, 0u32..3, neighbour);
-    let rest = (any::<bool>(), 0u32..2, 0u32..3, 0usize..2);
+    let rest = (any::<bool>(), 0u32..2, 0u32..3, 0usize..2, 100u16..102);
     (first, rest).prop_map(
         |((local_pref, as_path_len, origin, med, neighbour_as), rest)| {
-            let (external, metric, router_id, cluster_list_len) = rest;
+            let (external, metric, router_id, cluster_list_len, preference) = rest;
             Candidate {
                 no_carrier: false,
                 long_lived_stale: false,
                 local: false,
+                preference,
                 local_pref,
                 as_path_len,
                 origin,

@@ -197,12 +197,13 @@ impl Rib {
         // Destinations advertised already were advertised by a decision; the next decision updates
         // them.
         if !filled.has_advertised(id) {
+            let own = &self.config.originate;
             let (all, best);
             let paths = if filled.key.paths_of(dest.prefix.family()).is_some() {
-                all = in_order(dest, &self.peers, &self.next_hops);
+                all = in_order(dest, &self.peers, &self.next_hops, own);
                 &all[..]
             } else {
-                best = export_route(dest, &self.peers, &self.next_hops);
+                best = export_route(dest, &self.peers, &self.next_hops, own);
                 best.as_slice()
             };
             let shared = (cache, &mut self.interner);

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::{Gateway, Prefix};
+use caracal_model::{Gateway, IfName, Prefix};
 
 use super::{NextHopTable, ResolvedNextHop};
 use crate::attrs::{PathAttrs, RouteType};
@@ -91,16 +91,24 @@ impl NextHopTable {
         }
     }
 
-    /// The interface by which a route of ours leaves.
-    pub(in crate::rib) fn own_interface(&self, prefix: &Prefix) -> Option<&str> {
-        match self.own_ways.get(prefix)? {
-            StaticWay::Recursive(address) => self.interface(address),
-            StaticWay::Interface(name) => Some(name.as_str()),
-            StaticWay::Inherited(name) => name.as_ref().map(|name| name.as_str()),
-            way => {
-                let mut links = way.hops().filter_map(|hop| self.link(&hop));
-                links.find_map(|link| link.interface.as_ref().map(|name| name.as_str()))
+    /// The interface by which a route of ours leaves, and its gateway: of several the one of the
+    /// highest weight and the lowest address, as in BIRD.
+    pub(in crate::rib) fn own_way(&self, prefix: &Prefix) -> (Option<&str>, Option<IpAddr>) {
+        match self.own_ways.get(prefix) {
+            Some(StaticWay::Recursive(address)) => self.way(address),
+            Some(StaticWay::Via(gateways)) => {
+                let on_links = gateways.iter().filter_map(|gateway| {
+                    let link = self.link(&gateway.hop())?;
+                    Some((gateway.order(), link))
+                });
+                let Some((order, link)) = on_links.min_by_key(|(order, _)| *order) else {
+                    return (None, None);
+                };
+                let address = Some(order.1).filter(|address| !address.is_unspecified());
+                (link.interface.as_ref().map(IfName::as_str), address)
             }
+            Some(way) => way.told(),
+            None => (None, None),
         }
     }
 

@@ -9,13 +9,14 @@ use caracal_model::{Family, Prefix};
 use super::advertised::Withheld;
 use super::sent::SentLimit;
 use crate::attrs::{PathAttrs, RouteType};
-use crate::config::{BgpRole, NextHopMode, NextHopModes, PathCount};
-use crate::policy::{FilterVerdict, PeerKind, RouteSource, RouteView};
+use crate::config::{BgpRole, NextHopMode, NextHopModes, Origination, Originations, PathCount};
+use crate::policy::{Asks, FilterVerdict, PeerKind, RouteSource, RouteView, Sender};
 use crate::rib::DEFAULT_LOCAL_PREF;
 use crate::rib::import::{DecidedBy, NamedFilter, run_filters};
 use crate::rib::intern::Interner;
 use crate::rib::next_hops::NextHopTable;
 use crate::rib::peer_id::PeerId;
+use crate::rib::peers::{PeerState, Peers};
 use crate::types::{AnyCommunity, Asn, ClusterId, Community, ExtCommunity, RouterId};
 
 /// Everything that makes the export to one peer differ from the export to another.
@@ -50,8 +51,8 @@ pub(in crate::rib) struct GroupKey {
     /// Limit of the prefixes of the only peer of the group.
     pub(in crate::rib) limit: Option<SentLimit>,
     pub(in crate::rib) filters: Vec<Arc<NamedFilter>>,
-    /// Some filter asks for the interface of a route's next hop.
-    pub(in crate::rib) asks_for_interface: bool,
+    /// What filters ask of a route beyond its attributes.
+    pub(in crate::rib) asks: Asks,
 }
 
 /// Where a route that is to be exported came from.
@@ -95,16 +96,32 @@ pub(in crate::rib) struct ExportRoute<'a> {
     /// The path's own handle; that of the peer unless it sends several paths.
     pub(in crate::rib) handle: PeerId,
     pub(in crate::rib) source: PathSource,
+    pub(in crate::rib) peers: &'a Peers,
     pub(in crate::rib) next_hops: &'a NextHopTable,
+    /// Routes of ours.
+    pub(in crate::rib) own: &'a Originations,
 }
 
 impl<'a> ExportRoute<'a> {
-    /// The interface by which the next hop is reached; none for what is ours and leads nowhere.
-    fn interface(&self) -> Option<&'a str> {
+    /// The interface by which the next hop is reached, and the gateway; none for what is ours and
+    /// leads nowhere.
+    fn way(&self) -> (Option<&'a str>, Option<IpAddr>) {
         match self.source {
-            PathSource::Local => self.next_hops.own_interface(&self.prefix),
-            PathSource::Peer { .. } => self.next_hops.interface(&self.attrs.way()?),
+            PathSource::Local => self.next_hops.own_way(&self.prefix),
+            PathSource::Peer { .. } => {
+                let way = self.attrs.way();
+                way.map(|way| self.next_hops.way(&way)).unwrap_or_default()
+            }
         }
+    }
+
+    /// Who brought it.
+    fn sender(&self) -> Sender<'a> {
+        let sender = match self.source {
+            PathSource::Local => self.own.get(&self.prefix).map(Origination::sender),
+            PathSource::Peer { .. } => self.peers.get(self.peer).map(PeerState::sender),
+        };
+        sender.unwrap_or_default()
     }
 }
 
@@ -147,7 +164,7 @@ impl GroupKey {
         if self.filters.is_empty() {
             let mut base = self.base(route);
             self.keep_med(&mut base, source, false);
-            let done = interner.intern(self.finish(base, route)?);
+            let done = interner.intern(self.finish(base, route, None)?);
             cache.done = Some((attrs.clone(), peer, done.clone()));
             cache.family = Some(family);
             return Ok(done);
@@ -161,31 +178,29 @@ impl GroupKey {
                 base
             }
         };
-        let mut view = RouteView {
-            prefix,
-            attrs: Cow::Borrowed(&base),
-            peer: self.kind,
-            source: if source == PathSource::Local {
-                RouteSource::Static
-            } else {
-                RouteSource::Bgp
-            },
-            interface: match self.asks_for_interface {
-                true => route.interface(),
-                false => None,
-            },
-            preferred_source: None,
-            med_is_set: false,
+        let from = match source {
+            PathSource::Local => RouteSource::Static,
+            PathSource::Peer { .. } => RouteSource::Bgp,
         };
+        let mut view = RouteView::new(prefix, Cow::Borrowed(&base), self.kind, from);
+        if self.asks.way {
+            (view.interface, view.gateway) = route.way();
+        }
+        if self.asks.sender {
+            view.sender = route.sender();
+        }
         let (verdict, by) = run_filters(&self.filters, &mut view);
         if let (FilterVerdict::Reject, Some((filter, decision))) = (verdict, by) {
             return Err(Withheld::Policy(DecidedBy::new(filter, &decision)));
         }
-        let is_set = view.med_is_set;
+        let (is_set, told) = (view.med_is_set, view.told_next_hop);
+        if told.is_some() {
+            view.attrs.to_mut();
+        }
         match view.attrs {
             Cow::Owned(mut changed) => {
                 self.keep_med(&mut changed, source, is_set);
-                Ok(interner.intern(self.finish(changed, route)?))
+                Ok(interner.intern(self.finish(changed, route, told)?))
             }
             Cow::Borrowed(_) => {
                 let known = cached(&cache.done, attrs, peer);
@@ -194,7 +209,7 @@ impl GroupKey {
                 }
                 let mut base = (*base).clone();
                 self.keep_med(&mut base, source, is_set);
-                let done = interner.intern(self.finish(base, route)?);
+                let done = interner.intern(self.finish(base, route, None)?);
                 cache.done = Some((attrs.clone(), peer, done.clone()));
                 cache.family = Some(family);
                 Ok(done)
@@ -270,12 +285,20 @@ impl GroupKey {
         }
     }
 
-    /// Sets the attributes that the protocol demands after policy.
-    fn finish(&self, mut attrs: PathAttrs, route: ExportRoute<'_>) -> Result<PathAttrs, Withheld> {
+    /// Sets the attributes that the protocol demands after policy, which may have set the next hop.
+    fn finish(
+        &self,
+        mut attrs: PathAttrs,
+        route: ExportRoute<'_>,
+        told: Option<IpAddr>,
+    ) -> Result<PathAttrs, Withheld> {
         let ExportRoute { prefix, source, .. } = route;
-        let next_hop = match attrs.route_type.is_way() {
-            true => self.gateway(&attrs, route)?,
-            false => self.next_hop(&attrs, prefix.family(), source)?,
+        let own = self.next_hop.for_family(prefix.family()) == NextHopMode::Own;
+        let next_hop = match told.filter(|_| !own) {
+            Some(told) if self.carries(prefix.family(), told) => told,
+            Some(_) => return Err(Withheld::NoNextHop),
+            None if attrs.route_type.is_way() => self.gateway(&attrs, route)?,
+            None => self.next_hop(&attrs, prefix.family(), source)?,
         };
         attrs.next_hop = Some(next_hop);
         attrs.route_type = RouteType::default();

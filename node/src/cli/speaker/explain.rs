@@ -166,6 +166,16 @@ fn session(peer: &PeerConfig) -> Vec<String> {
         peer.enforce_first_as,
         "its AS is the first of each path".to_owned(),
     );
+    let preference = peer.preference;
+    let differs = preference != PeerConfig::PREFERENCE;
+    say(differs, format!("preference {preference}"));
+    say(
+        peer.disable_after.error,
+        "disabled after an error".to_owned(),
+    );
+    if let Some(words) = peer.disable_after.cease_words() {
+        say(true, format!("disabled after a Cease: {words}"));
+    }
     words
 }
 
@@ -264,7 +274,7 @@ fn own_route(f: &mut Formatter<'_>, prefix: &Prefix, route: &Origination) -> fmt
         }
         StaticWay::Recursive(address) => format!("to wherever {address} is"),
         StaticWay::Interface(name) => format!("on the link {name}"),
-        StaticWay::Inherited(_) => "by a route of the kernel's table".to_owned(),
+        StaticWay::Inherited { .. } => "by a route of the kernel's table".to_owned(),
     };
     write!(f, "  {prefix}: {way}")?;
     if let Some(value) = route.local_pref {

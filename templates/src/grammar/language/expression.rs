@@ -18,21 +18,11 @@ use super::types;
 pub(super) use sets::set;
 
 /// Attributes of BIRD's routes that routes have not here.
-const OTHER_ATTRIBUTES: [&str; 20] = [
-    "proto",
-    "from",
-    "gw",
+const OTHER_ATTRIBUTES: [&str; 10] = [
     "gw_mpls",
     "ifindex",
-    "scope",
-    "preference",
     "onlink",
     "weight",
-    "igp_metric",
-    "bgp_cluster_list",
-    "bgp_atomic_aggr",
-    "bgp_aggregator",
-    "bgp_aigp",
     "krt_source",
     "krt_metric",
     "krt_realm",
@@ -430,6 +420,13 @@ fn word<'a>(scope: &mut Scope<'a>, at: &'a str) -> Res<'a, Typed<'a>> {
         return Ok((rest, Typed::constant(at, value)));
     }
     let attribute = attribute(scope, at, name.value)?;
+    if attribute.is_opaque() {
+        let what = format!(
+            "\"defined({})\": its value is none of the language",
+            name.value
+        );
+        return Err(fault(at, what));
+    }
     let typed = Typed {
         at,
         expression: Expression::Attribute(attribute),

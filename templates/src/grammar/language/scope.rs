@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use caracal_bgp::{Function, Place, Roa, RoaTable, Value, ValueType};
+use caracal_bgp::{Function, OwnProtocol, Place, Roa, RoaTable, Value, ValueType};
 use caracal_model::Family;
 
 use super::super::Learned;
@@ -67,8 +67,8 @@ pub(in crate::grammar) struct Scope<'a> {
     pub(in crate::grammar) fed: Vec<(&'a str, Arc<[Roa]>)>,
     /// Those of an earlier reading.
     pub(in crate::grammar) known_fed: Vec<(&'a str, Arc<[Roa]>)>,
-    /// Peers without a name, so far.
-    pub(in crate::grammar) unnamed_peers: usize,
+    /// Protocols without a name so far, by their kind.
+    unnamed: BTreeMap<&'static str, usize>,
     /// Lines that change nothing here.
     pub(in crate::grammar) notes: Vec<String>,
     variables: Vec<Variable<'a>>,
@@ -95,7 +95,7 @@ impl<'a> Scope<'a> {
             learned: None,
             fed: Vec::new(),
             known_fed: Vec::new(),
-            unnamed_peers: 0,
+            unnamed: BTreeMap::new(),
             notes: Vec::new(),
             variables: Vec::new(),
             locals: 0,
@@ -129,6 +129,31 @@ impl<'a> Scope<'a> {
     pub(in crate::grammar) fn find(&self, name: &str) -> Option<&Named> {
         let found = self.names.iter().rev().find(|(known, _)| *known == name);
         found.map(|(_, named)| named)
+    }
+
+    /// BIRD's name of the next protocol of a kind that has none.
+    pub(in crate::grammar) fn unnamed(&mut self, kind: &'static str) -> String {
+        let number = self.unnamed.entry(kind).or_default();
+        *number += 1;
+        format!("{kind}{number}")
+    }
+
+    /// A protocol with routes of ours, its preference and the usual one of its kind; `None`:
+    /// filters see it as the first of its kind. So they do in a rendered text, whose names nobody
+    /// has given.
+    pub(in crate::grammar) fn own_protocol(
+        &mut self,
+        kind: &'static str,
+        name: Option<Located<'a, &'a str>>,
+        [preference, usual]: [u16; 2],
+    ) -> Option<Arc<OwnProtocol>> {
+        let name = match name {
+            Some(name) => name.value.to_owned(),
+            None => self.unnamed(kind),
+        };
+        let is_first = name.strip_suffix('1') == Some(kind) && preference == usual;
+        let hidden = is_first || self.find(LOCAL_AS).is_some();
+        (!hidden).then(|| Arc::new(OwnProtocol { name, preference }))
     }
 
     /// A new name.

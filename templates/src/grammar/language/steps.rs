@@ -373,7 +373,11 @@ fn unset<'a>(scope: &mut Scope<'a>, s: &'a str) -> Res<'a, StepAction> {
     let (rest, _) = token("(")(s)?;
     let (rest, name) = symbol(rest)?;
     let found = attribute(scope, name.at, name.value)?;
-    if !found.is_writable() || matches!(found, Attribute::Path | Attribute::Origin) {
+    let stays = matches!(
+        found,
+        Attribute::Path | Attribute::Origin | Attribute::NextHop
+    );
+    if stays || !(found.is_writable() || found.is_opaque()) {
         return Err(fault(name.at, "an attribute that can be taken away"));
     }
     let (rest, _) = token(")")(rest)?;
@@ -451,6 +455,27 @@ fn unknown<'a>(scope: &Scope<'a>, name: Located<'a, &'a str>) -> Err<ParseFault<
     }
 }
 
+/// Why a filter cannot set an attribute.
+const fn why_not(attribute: Attribute) -> &'static str {
+    match attribute {
+        Attribute::Preference => {
+            "routes of peers are compared by \"bgp_local_pref\", and those of ours come before them"
+        }
+        Attribute::Gateway | Attribute::Interface | Attribute::Destination => {
+            "packets go where the next hop of the route leads"
+        }
+        Attribute::IgpMetric => "the way to a next hop has the metric of the kernel's route",
+        Attribute::ClusterList | Attribute::OriginatorId => {
+            "it says where in the AS the route has been, and loops are found by it"
+        }
+        Attribute::AtomicAggregate | Attribute::Aggregator | Attribute::AccumulatedMetric => {
+            "its value is none of the language; \"unset\" takes it away"
+        }
+        Attribute::Scope => "nothing here depends on it",
+        _ => "it says where the route comes from",
+    }
+}
+
 /// The variable or attribute of the name, and its value.
 fn target<'a>(
     scope: &Scope<'a>,
@@ -470,12 +495,7 @@ fn target<'a>(
     }
     let found = attribute(scope, at, name.value)?;
     if !found.is_writable() {
-        let what = match found {
-            Attribute::NextHop => {
-                "an attribute that a filter may set; for next hops there is \"next hop address\" in the channel"
-            }
-            _ => "an attribute that a filter may set",
-        };
+        let what = format!("an attribute that a filter may set ({})", why_not(found));
         return Err(fault(at, what));
     }
     let current = Typed {

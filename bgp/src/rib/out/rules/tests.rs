@@ -22,7 +22,7 @@ fn key(kind: PeerKind, filters: Vec<Arc<NamedFilter>>) -> GroupKey {
         add_path: None,
         limit: None,
         filters,
-        asks_for_interface: false,
+        asks: Asks::default(),
     }
 }
 
@@ -86,7 +86,9 @@ fn export(
         peer: PeerId(u32::from(n)),
         handle: PeerId(u32::from(n)),
         source,
+        peers: &Peers::default(),
         next_hops: &NextHopTable::default(),
+        own: &Originations::default(),
     };
     key.export(route, cache, interner)
 }
@@ -183,7 +185,9 @@ fn the_rule_for_the_next_hop_is_that_of_the_family() {
                 client_of: None,
                 router_id: RouterId([1, 1, 1, 1].into()),
             },
+            peers: &Peers::default(),
             next_hops: &NextHopTable::default(),
+            own: &Originations::default(),
         };
         let sent = key.export(route, &mut cache, &mut interner);
         sent.expect("sent").next_hop
@@ -266,7 +270,9 @@ fn rfc9234_5_what_is_for_customers_alone_goes_down() {
             peer: PeerId(1),
             handle: PeerId(1),
             source,
+            peers: &Peers::default(),
             next_hops: &NextHopTable::default(),
+            own: &Originations::default(),
         };
         let key = GroupKey {
             role,

@@ -107,6 +107,32 @@ async fn a_peer_that_the_configuration_disables_is_neither_served_nor_waited_for
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_peer_that_an_error_disables_has_no_session_until_it_is_enabled() {
+    let (mut stage, mut sessions) = Stage::established(config(&[2])).await;
+    sessions[0].down(false).await;
+    let failed = |disables| ToCore::State {
+        peer: sessions[0].start.key,
+        state: SessionState::Idle,
+        reason: Some("hold timer expired".to_owned()),
+        refused: false,
+        disables,
+    };
+    sessions[0].say(failed(false)).await;
+    let peer = stage.peer(2, |peer| peer.reason.is_some()).await;
+    assert!(!peer.disabled);
+    sessions[0].say(failed(true)).await;
+    let peer = stage.peer(2, |peer| peer.disabled).await;
+    let reason = "disabled here: hold timer expired";
+    assert_eq!(peer.reason.as_deref(), Some(reason));
+    assert_eq!(cease(&mut sessions[0]).await.0, 2);
+    sessions.clear();
+    stage.order(2, PeerCommand::Enable).await.unwrap();
+    let next = stage.session().await;
+    next.up().await;
+    assert_eq!(stage.established_peer(2).await.established_count, 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn rfc4486_a_reset_ends_the_session_and_begins_the_next_at_once() {
     let (mut stage, mut sessions) = Stage::established(config(&[2])).await;
     let refused = stage.order(2, PeerCommand::Reset("é".repeat(128))).await;
@@ -178,6 +204,7 @@ async fn an_error_that_is_over_is_shown_as_past() {
             state,
             reason,
             refused,
+            disables: false,
         };
         session.say(tried).await;
         tokio::time::advance(Duration::from_secs(2)).await;
