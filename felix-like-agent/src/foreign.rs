@@ -140,8 +140,8 @@ pub(crate) fn nftables_removal(tables: &[&str]) -> String {
     tables.iter().map(line).collect()
 }
 
-/// True when Felix's rules, as `nft` or `iptables-save` lists them, know an interface of a workload:
-/// packets of others are dropped as unknown.
+/// True when Felix's rules, as `nft` or `iptables-save` lists them, know an interface of a
+/// workload: packets of others are dropped as unknown.
 pub(crate) fn knows_workload(listing: &str, interface: &str) -> bool {
     let chain = format!("{FROM_WORKLOAD}{interface}");
     let mut words = listing.split([' ', '\n', ':']);

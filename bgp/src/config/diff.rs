@@ -221,8 +221,7 @@ fn peer_change(
             || *extended_next_hop != old.extended_next_hop
             || *add_path != old.add_path
             || long_lived.is_some() != old.long_lived.is_some(),
-        // How long the peer is to keep our routes binds nobody before we go: the next OPEN is soon
-        // enough.
+        // How long our routes are to be kept binds nobody before we go: the next OPEN will do.
         session: differ(graceful_restart, &old.graceful_restart)
             || differ(long_lived, &old.long_lived)
             || *passive != old.passive

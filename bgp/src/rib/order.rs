@@ -43,7 +43,7 @@ pub(super) fn export_path<'a>(
         peer: peers.paths.owner(path.peer),
         handle: path.peer,
         source,
-        peers,
+        senders: peers,
         next_hops,
         own,
     })

@@ -11,7 +11,7 @@ use caracal_model::{Family, Prefix};
 use super::families::slot;
 use super::import::{ImportRules, NamedFilter};
 use super::next_hops::{NextHopTable, plain};
-use super::out::{GroupKey, Member, PathSource, SentLimit};
+use super::out::{GroupKey, Member, PathSource, Senders, SentLimit};
 use super::path_handles::PathHandles;
 use super::peer_id::PeerId;
 use super::session::SessionInfo;
@@ -389,6 +389,12 @@ impl PeerState {
 
 /// Octets of attributes in memory up to which a message has room for them whatever its form.
 const SURELY_SHORT: usize = 2048;
+
+impl Senders for Peers {
+    fn of(&self, peer: PeerId) -> Option<Sender<'_>> {
+        self.get(peer).map(PeerState::sender)
+    }
+}
 
 /// All peers by handle and by name.
 #[derive(Debug)]

@@ -27,5 +27,5 @@ pub(in crate::rib) use self::group::Group;
 #[cfg(feature = "speaker")]
 pub(crate) use self::packing::Packer;
 pub use self::packing::{Buckets, MemberUpdate, PackingBucket};
-pub(in crate::rib) use self::rules::{ExportCache, ExportRoute, GroupKey, PathSource};
+pub(in crate::rib) use self::rules::{ExportCache, ExportRoute, GroupKey, PathSource, Senders};
 pub(in crate::rib) use self::sent::SentLimit;

@@ -16,7 +16,6 @@ use crate::rib::import::{DecidedBy, NamedFilter, run_filters};
 use crate::rib::intern::Interner;
 use crate::rib::next_hops::NextHopTable;
 use crate::rib::peer_id::PeerId;
-use crate::rib::peers::{PeerState, Peers};
 use crate::types::{AnyCommunity, Asn, ClusterId, Community, ExtCommunity, RouterId};
 
 /// Everything that makes the export to one peer differ from the export to another.
@@ -87,6 +86,12 @@ fn cached(
     (*from == peer && Arc::ptr_eq(key, attrs)).then(|| value.clone())
 }
 
+/// Knows the peers of paths as filters see them.
+pub(in crate::rib) trait Senders: std::fmt::Debug {
+    /// `None`: there is no such peer.
+    fn of(&self, peer: PeerId) -> Option<Sender<'_>>;
+}
+
 /// A route that is to be exported.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::rib) struct ExportRoute<'a> {
@@ -96,7 +101,7 @@ pub(in crate::rib) struct ExportRoute<'a> {
     /// The path's own handle; that of the peer unless it sends several paths.
     pub(in crate::rib) handle: PeerId,
     pub(in crate::rib) source: PathSource,
-    pub(in crate::rib) peers: &'a Peers,
+    pub(in crate::rib) senders: &'a dyn Senders,
     pub(in crate::rib) next_hops: &'a NextHopTable,
     /// Routes of ours.
     pub(in crate::rib) own: &'a Originations,
@@ -119,7 +124,7 @@ impl<'a> ExportRoute<'a> {
     fn sender(&self) -> Sender<'a> {
         let sender = match self.source {
             PathSource::Local => self.own.get(&self.prefix).map(Origination::sender),
-            PathSource::Peer { .. } => self.peers.get(self.peer).map(PeerState::sender),
+            PathSource::Peer { .. } => self.senders.of(self.peer),
         };
         sender.unwrap_or_default()
     }

@@ -140,10 +140,7 @@ impl AnswerRequests for Answers {
             Request::Audit => to_value(&owners.auditor.report().await?),
             Request::Pools => Ok(pools::pools(&owners.view.borrow().snapshot.clone())),
             Request::Nodes => self.nodes(&owners).await,
-            // Boxed: what a plan keeps is large, and other answers would carry it on their stack.
-            Request::PlanMode(question) => {
-                return Box::pin(planned::mode(&owners, question)).await;
-            }
+            Request::PlanMode(question) => return Box::pin(planned::mode(&owners, question)).await,
             Request::PlanTopology(asked) => {
                 return Box::pin(planned::topology(&owners, &self.config, asked)).await;
             }

@@ -28,7 +28,7 @@ const LISTED: usize = 200;
 /// A plan, or why there is none.
 type Planned = Result<Value, ExitError>;
 
-/// A pool with other modes, on each node.
+/// A pool with other modes, on each node. What it keeps is large: whoever awaits it boxes it.
 pub(super) async fn mode(owners: &Owners, question: AskMode) -> Result<Answered, String> {
     let kernel = owners.kernel.borrow().clone();
     let assumed = Assumed {

@@ -11,6 +11,9 @@ const LISTED: usize = 2048;
 /// Pairs of nodes of which one has borrowed from the other, the largest ones, that are listed.
 const BORROWERS: usize = 100;
 
+/// Addresses by who has borrowed them, and from whom.
+type Lent<'a> = BTreeMap<(&'a NodeName, String), u64>;
+
 /// All pools with their blocks.
 pub(super) fn pools(snapshot: &Snapshot) -> Value {
     let mut pools = Vec::new();
@@ -18,7 +21,7 @@ pub(super) fn pools(snapshot: &Snapshot) -> Value {
         let range = pool.spec.prefix();
         let mut blocks = Vec::new();
         let (mut count, mut in_use, mut borrowed) = (0_usize, 0_u64, 0_u64);
-        let mut lent: BTreeMap<(&NodeName, String), u64> = BTreeMap::new();
+        let mut lent = Lent::new();
         // A pool may lie inside another one; a block is the inner one's.
         let of_pool = snapshot.blocks.range(range..);
         let of_pool = of_pool.take_while(|(cidr, _)| range.covers(cidr));
@@ -51,11 +54,6 @@ pub(super) fn pools(snapshot: &Snapshot) -> Value {
                 }));
             }
         }
-        let mut borrowers: Vec<_> = lent.into_iter().collect();
-        borrowers.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-        let borrowers = borrowers.iter().take(BORROWERS);
-        let borrowers = borrowers
-            .map(|((node, from), count)| json!({"node": node, "from": from, "count": count}));
         let in_block = u32::from(pool.spec.block_len().saturating_sub(range.len()));
         pools.push(json!({
             "name": name,
@@ -66,7 +64,7 @@ pub(super) fn pools(snapshot: &Snapshot) -> Value {
             "addresses": number(range.size()),
             "inUse": in_use,
             "borrowed": borrowed,
-            "borrowers": borrowers.collect::<Vec<_>>(),
+            "borrowers": borrowers(lent),
             "blockCount": count,
             "blocksMax": number(1_u128.checked_shl(in_block).unwrap_or(u128::MAX)),
             "blocks": blocks,
@@ -74,6 +72,15 @@ pub(super) fn pools(snapshot: &Snapshot) -> Value {
         }));
     }
     json!({ "revision": snapshot.revision, "pools": pools })
+}
+
+/// Who has borrowed from whom, the most first.
+fn borrowers(lent: Lent<'_>) -> Vec<Value> {
+    let mut pairs: Vec<_> = lent.into_iter().collect();
+    pairs.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let pairs = pairs.iter().take(BORROWERS);
+    let row = |((node, from), count): &_| json!({"node": node, "from": from, "count": count});
+    pairs.map(row).collect()
 }
 
 /// JSON's numbers end where this one does.

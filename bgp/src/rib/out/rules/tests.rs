@@ -3,6 +3,7 @@ use crate::policy::{
     Attribute, Expression, Filter, FilterAction, FilterCondition, FilterTerm, Operator, Place,
     PrefixPattern, Program, Step, StepAction, Value,
 };
+use crate::rib::peers::Peers;
 
 fn key(kind: PeerKind, filters: Vec<Arc<NamedFilter>>) -> GroupKey {
     GroupKey {
@@ -86,7 +87,7 @@ fn export(
         peer: PeerId(u32::from(n)),
         handle: PeerId(u32::from(n)),
         source,
-        peers: &Peers::default(),
+        senders: &Peers::default(),
         next_hops: &NextHopTable::default(),
         own: &Originations::default(),
     };
@@ -185,7 +186,7 @@ fn the_rule_for_the_next_hop_is_that_of_the_family() {
                 client_of: None,
                 router_id: RouterId([1, 1, 1, 1].into()),
             },
-            peers: &Peers::default(),
+            senders: &Peers::default(),
             next_hops: &NextHopTable::default(),
             own: &Originations::default(),
         };
@@ -270,7 +271,7 @@ fn rfc9234_5_what_is_for_customers_alone_goes_down() {
             peer: PeerId(1),
             handle: PeerId(1),
             source,
-            peers: &Peers::default(),
+            senders: &Peers::default(),
             next_hops: &NextHopTable::default(),
             own: &Originations::default(),
         };
