@@ -46,7 +46,7 @@ export const link = (words, ...children) => {
 export const SIGNS = {
   up: "●", healthy: "●", good: "●", down: "▲", degraded: "▲", warning: "▲", silent: "✖", error: "✖",
   unknown: "◆", stopped: "■", disabled: "■", foreign: "○", notice: "○",
-  appears: "＋", disappears: "−", stays: "○", changes: "●", refused: "✖",
+  appears: "✚", disappears: "−", stays: "○", changes: "●", refused: "✖",
 };
 
 export const state = (kind, text) => h("span", { class: kind }, `${SIGNS[kind] || "◆"} ${text || kind}`);

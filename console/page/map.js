@@ -35,7 +35,7 @@ function shape(kind, x, y, size) {
   }
 }
 
-/** Whoever is in one rack, or in one zone, as an arc inside the circle. */
+/** Whoever is in one rack, or in one zone that has a name, as an arc inside the circle. */
 function arcs(order, [width, height], [across, down]) {
   const runs = [];
   order.forEach((node, n) => {
@@ -48,7 +48,7 @@ function arcs(order, [width, height], [across, down]) {
     const angle = (2 * Math.PI * n) / order.length - Math.PI / 2;
     return [width / 2 + across * part * Math.cos(angle), height / 2 + down * part * Math.sin(angle)];
   };
-  return runs.map(({ name, begin, end }) => {
+  return runs.filter((run) => run.name).map(({ name, begin, end }) => {
     const large = 2 * (end - begin + 0.7) > order.length ? 1 : 0;
     const d = ["M", at(begin - 0.35, 0.88), "A", across * 0.88, down * 0.88, 0, large, 1, at(end + 0.35, 0.88)].flat().join(" ");
     const [x, y] = at((begin + end) / 2, 0.74);
