@@ -124,8 +124,10 @@ fn a_variant_is_the_same_on_either_datastore() {
                 "CALICO_IPV6POOL_NAT_OUTGOING": "true"}),
             // Where the API server is, only who asks it has to know.
             "-no-kube-proxy" => json!({"CARACAL_SERVICES": "on"}),
-            "-migrate-from-calico" => json!({"IP": "", "NO_DEFAULT_POOLS": "true",
-                "CNI_CONF_NAME": "10-calico.conflist"}),
+            "-migrate-from-calico" => {
+                json!({"IP": "", "NO_DEFAULT_POOLS": "true", "CARACAL_POLICY": "on",
+                "CNI_CONF_NAME": "10-calico.conflist"})
+            }
             _ => json!({}),
         };
         for store in DATASTORES {
